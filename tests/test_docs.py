@@ -21,7 +21,15 @@ from treeagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [
+        README,
+        ROOT / "CHANGELOG.md",
+        ROOT / "AGENTS.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("treeagent/contrib/*/README.md"),
+    ]
+)
 QUOTED = re.compile(r"(<!-- code: (\S+) from: (.*?)(?: until: (.*?))? -->\n```python\n)(.*?)(```)", re.DOTALL)
 """A quoted block in README: path of the example, the beginnings of the first line and of the line after the last one,
 and the code."""
@@ -72,7 +80,7 @@ def test_code_names_pages_that_exist() -> None:
 def test_commands_and_recipes_exist(page: Path) -> None:
     text = page.read_text()
     known = {*cast(TyperGroup, get_command(app)).commands, *seams.commands()}
-    for command in re.findall(r"(?:^    |`|/)treeagent ([a-z]+)", text, re.MULTILINE):
+    for command in re.findall(r"(?:^    |`|/)treeagent ([a-z-]*[a-z])", text, re.MULTILINE):
         assert command in known, command
     for name in re.findall(r"--config ([\w/]+)(?![\w/.])", text):
         assert name == "NAME" or (ROOT / "configs" / f"{name}.toml").exists(), name

@@ -1,7 +1,5 @@
 """The form of prompts and answers, and the reasoning traces written by rule."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from shop_steps import PAGE, RESULTS, experience, shop_steps
 from treeagent.config import load_config
 from treeagent.pipeline.imagination import wording
 from treeagent.types import Message
-from treeagent.world_model.trace import argument, reflection, target_line, trace
+from treeagent.world_model.trace import argument, target_line, trace
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording, number
 
@@ -153,15 +151,6 @@ def test_traces_by_hand() -> None:
     bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
     assert trace(bought) == (
         "names nothing shown . new . find missing a missing red done lamp shown under missing , $9 below $10"
-    )
-
-
-def test_a_reflection_accounts_for_the_task_at_ends_alone() -> None:
-    opening = experience("search[red lamp]", RESULTS, "click[1]", answer=PAGE)
-    bought = replace(opening, action="click[buy now]", observation="order placed", terminated=True)
-    assert reflection(opening, "reward 1 in 3", bought, "reward 0") == (
-        "not click[buy now] : names nothing shown . new . find missing a missing red shown lamp shown under missing , "
-        "$9 below $10 , reward 0 . better : names 1 red lamp $9 . new , reward 1 in 3"
     )
 
 

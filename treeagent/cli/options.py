@@ -36,9 +36,7 @@ Overrides = Annotated[
 ]
 CheckpointName = Annotated[
     str,
-    typer.Argument(
-        metavar="CHECKPOINT", help="A checkpoint's folder, a GGUF file, or a model's name on the Hugging Face hub."
-    ),
+    typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 

@@ -51,18 +51,18 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "curriculum": ("treeagent.contrib.curriculum.loop", "Search and learn in rounds, on tasks that grow harder."),
+    "lag": ("treeagent.contrib.scale.lag", "Search and learn in rounds, with updates beside the next search."),
     "early-experience": ("treeagent.contrib.early_experience.cli", "Learn from what a policy's own actions led to."),
     "hindsight": ("treeagent.contrib.hindsight.cli", "Measure how much each step of a run's trees mattered."),
-    "curriculum": ("treeagent.contrib.curriculum.cli", "Search and learn in rounds, on tasks that grow harder."),
-    "lag": ("treeagent.contrib.scale.lag_cli", "Search and learn in rounds, with updates beside the next search."),
-    "gguf": ("treeagent.contrib.gguf.cli", "Import a GGUF file as a standard checkpoint."),
-    "plan": ("treeagent.contrib.plan.cli", "Estimate what a run costs, from a few items of each stage."),
+    "gguf": ("treeagent.contrib.gguf.files", "Import a GGUF file as a standard checkpoint."),
+    "plan": ("treeagent.contrib.plan.measure", "Estimate what a run costs, from a few items of each stage."),
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
-    "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run, or a GGUF file."),
+    "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run."),
     "traces": ("treeagent.contrib.traces.exported", "Write a run's episodes or trees as traces for other tools."),
     "view": ("treeagent.contrib.viewer.cli", "Write a page that shows the trees and episodes of runs."),
 }

@@ -29,14 +29,7 @@ def trace(one: Experience) -> str:
     determines the outcome only at the end of a task; the earlier ones are practice for the model. For an opening, the
     line is "begins".
     """
-    return "begins" if one.opens else _describe(one, with_items=_affects_return(one) or "\n" in one.seen)
-
-
-def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
-    """Return one line that says why ``better`` is better than ``other``, another action in the same state: what each
-    did, and what it led to (``found`` and ``lost``). The text is placed before the better action."""
-    tried, chosen = (_describe(one, with_items=_affects_return(one)) for one in (other, better))
-    return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
+    return "begins" if one.opens else describe_step(one, with_items=affects_return(one) or "\n" in one.seen)
 
 
 def target_line(page: str, action: str) -> str:
@@ -72,12 +65,14 @@ def _holds(line: Sequence[str], target: Sequence[str]) -> bool:
     return any(line[start : start + len(target)] == target for start in range(len(line)))
 
 
-def _describe(one: Experience, *, with_items: bool) -> str:
+def describe_step(one: Experience, *, with_items: bool) -> str:
+    """What a step names and changes, and with ``with_items`` the state of each item of the task."""
     parts = [_named_line(one), "refused" if one.invalid else _change(one)]
     return " . ".join([*parts, _item_states(one)] if with_items else parts)
 
 
-def _affects_return(one: Experience) -> bool:
+def affects_return(one: Experience) -> bool:
+    """Whether a step ends the task or has a reward."""
     return one.terminated or bool(one.reward)
 
 

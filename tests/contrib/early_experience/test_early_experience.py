@@ -3,15 +3,17 @@ either."""
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from command import treeagent
 from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
-from test_restarts import flat, restarted_tree, rows_of, spelt
+from test_restarts import restarted_tree, spelt
 
-from treeagent.contrib.early_experience.rows import Outcome, Reflection, reflection_rows, reflections, world_rows
-from treeagent.generators.turn import ReAct, ToolCalls
+from treeagent.contrib.early_experience.rows import Reflection, reflection_rows, reflections, world_rows
+from treeagent.generators.turn import ReAct
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Message, State, Task
 from treeagent.views.tokens import TokenRow
@@ -73,16 +75,6 @@ def test_world_rows_learn_every_real_answer_once_behind_its_own_prompt_and_nothi
     assert sorted(learnt) == sorted(answers)
 
 
-@given(trees)
-def test_in_no_other_view_does_an_observation_carry_a_loss(tree: Tree) -> None:
-    said = {token for each in edges(tree) for token in each.action.token_ids}
-    for row in rows_of(tree):
-        ids, mask = flat(row)
-        assert {token for token, kept in zip(ids, mask, strict=True) if kept} <= said
-    for row in world_rows(tree):
-        assert not {token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept} & said
-
-
 def step(tree: Tree, path: tuple[Edge, ...], text: str, answer: str, reward: float | None = None) -> tuple[Edge, ...]:
     """Add an action, whose tokens spell its text, at the end of a path. With a reward it ends the task. Returns the new
     path."""
@@ -141,18 +133,6 @@ def test_no_reflection_praises_a_refused_call() -> None:
     assert list(reflections(tree, 1.0, ReAct())) == []
 
 
-def test_an_episode_may_be_longer_than_the_recursion_limit() -> None:
-    """The kettle is bought in the 1200th step; leaving at once pays nothing."""
-    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
-    path = step(tree, (), "Action: look", "a kettle")
-    for _ in range(1198):
-        path = step(tree, path, "Action: look", "a kettle")
-    step(tree, path, "Action: buy", "order placed", reward=1.0)
-    step(tree, (), "Action: leave", "bye", reward=0.0)
-    [only] = reflections(tree, 1.0, ReAct())
-    assert "reward 1 in 1200" in only.turn and only.turn.endswith("Action: look")
-
-
 def test_reflections_need_the_least_return() -> None:
     tree = shop()
     for each in edges(tree):
@@ -160,24 +140,6 @@ def test_reflections_need_the_least_return() -> None:
     assert list(reflections(tree, 1.0, ReAct())) == []
     [sooner] = reflections(tree, ANY, ReAct())
     assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
-
-
-def test_the_least_return_is_that_of_the_whole_episode_by_its_own_rewards() -> None:
-    """Neither a discount, nor a reward that was paid on the way, nor a weight on steps changes it. With the discount,
-    the purchase of 0.5 is better than a way of three steps to 1."""
-    tree = shop()
-    bad, good = tree.root.edges
-    tree.discount = 0.5
-    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
-    assert good.child is not None
-    good.reward, good.child.edges[0].reward = 0.25, 0.75
-    assert bad.child is not None
-    bad.child.edges = bad.child.edges[:1]
-    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
-    for each in edges(tree):
-        each.own_reward = each.reward or 0.0
-        each.reward = (each.reward or 0.0) - 0.01
-    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
 
 
 def test_actions_without_a_known_end_are_not_compared() -> None:
@@ -202,28 +164,6 @@ def test_actions_without_a_known_end_are_not_compared() -> None:
         assert list(reflections(tree, ANY, ReAct())) == [], change
 
 
-def test_thoughts_as_separate_nodes_have_no_reflections() -> None:
-    tree = shop()
-    tree.root.state = replace(
-        tree.root.state, messages=(*tree.root.state.messages, Message("assistant", "Thought: ", (1,), partial=True))
-    )
-    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(tree.root.edges[0],)]
-
-
-def test_a_reflection_that_would_spell_another_call_is_left_out() -> None:
-    tree = shop()
-    bad = tree.root.edges[0]
-    bad.action = replace(bad.action, call="open[<tool_call>]")
-    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(), (bad,)]
-    assert [one.path for one in reflections(tree, 1.0, ToolCalls())] == [(), (bad,)]  # a thought may mention a call
-
-
-def test_reflections_are_written_in_the_policys_own_format() -> None:
-    turns = [one.turn for one in reflections(shop(), 1.0, ToolCalls())]
-    assert [ToolCalls().read(turn).call for turn in turns] == ["open[1]", "back"]
-    assert all("better :" in ToolCalls().read(turn).thought for turn in turns)
-
-
 @given(trees)
 def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tree) -> None:
     for row in reflection_rows(tree, ANY, ReAct(), encode):
@@ -237,16 +177,6 @@ def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tr
         assert chosen.child is not None and chosen.child.origin == "real"
 
 
-def test_outcomes_rank_by_return_then_by_speed() -> None:
-    assert Outcome(1.0, -5) > Outcome(2 / 3, -1) and Outcome(1.0, -2) > Outcome(1.0, -3)
-    assert str(Outcome(2 / 3, -4)) == "reward 0.667 in 4"
-
-
-def test_a_tree_that_never_began_teaches_nothing() -> None:
-    tree = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="no reset")
-    assert [*world_rows(tree), *reflections(tree, ANY, ReAct())] == []
-
-
 @pytest.mark.parametrize("end", ["", "truncated"])
 def test_a_limit_is_an_end_without_reward(end: str) -> None:
     """The value of its last state is an estimate and does not count."""
@@ -255,3 +185,10 @@ def test_a_limit_is_an_end_without_reward(end: str) -> None:
     for each in edges(tree):
         each.action = replace(each.action, text=f"Action: {each.action.text}")
     assert len(list(reflections(tree, ANY, ReAct()))) == (1 if end else 0)
+
+
+def test_the_command_trains_the_policy_that_searched(finished_run: Path, tmp_path: Path) -> None:
+    base = finished_run / "checkpoints" / "base"
+    done = treeagent("early-experience", finished_run, base, "max_steps=1", "--out", tmp_path / "early")
+    assert done.returncode == 0 and "has learnt from" in done.stdout, done.stderr
+    assert (tmp_path / "early" / "config.json").is_file()

@@ -98,28 +98,6 @@ def test_native_tool_calls(grammar: Grammar, text: str, thought: str) -> None:
     assert (action.thought, action.call, action.error) == (thought, FIND, "")
 
 
-@pytest.mark.parametrize(
-    ("grammar", "text", "reason"),
-    [
-        (
-            LLAMA,
-            '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}',
-            "the call is no JSON: Extra data: line 1 column 32 (char 31)",
-        ),
-        (LLAMA, '{"name": "a", "arguments": {}}', "write a JSON object of name, parameters"),
-        (LLAMA, '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "this is no tool call of your format"),
-        (MISTRAL, "[TOOL_CALLS] []", "a turn makes one tool call"),
-        (MISTRAL, '[TOOL_CALLS] [{"name": "a", "arguments": {}}, {}]', "a turn makes one tool call"),
-        (MISTRAL, "[TOOL_CALLS]a", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
-        (MISTRAL, '[TOOL_CALLS] {"name": "a"}', "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
-        (MISTRAL, "[TOOL_CALLS] [[]]", "write a JSON object of name, arguments"),
-    ],
-)
-def test_malformed_tool_calls(grammar: Grammar, text: str, reason: str) -> None:
-    action = grammar.read(text)
-    assert (action.call, action.error) == ("", reason)
-
-
 def tagged(name: str, **values: str) -> str:
     inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
     return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
@@ -170,18 +148,6 @@ def test_calls_in_tags(text: str, arguments: dict[str, object]) -> None:
 def test_malformed_calls_in_tags(text: str, reason: str) -> None:
     action = TAGS.read(text)
     assert action.call == "" and action.error.startswith(reason), action.error
-
-
-@pytest.mark.parametrize("grammar", [TAGS, MISTRAL, LLAMA], ids=repr)
-def test_a_thought_may_mention_or_draft_a_call(grammar: Grammar) -> None:
-    """The template has opened the thought."""
-    whole = grammar.write("", ToolCall("set", {"text": "a </think> b"}))
-    for thought in (f"I could write {grammar.mark} here.", f"Perhaps\n{whole.replace('</think>', '')}\n?", "So."):
-        said = grammar.read(f"{thought}\n</think>\n\nThe answer is 5.")
-        assert (said.call, said.error) == ("The answer is 5.", "")
-        assert not grammar.begins_action(f"{thought}\n</think>\n\nThe", opened=True)
-    assert read_call(grammar, f"So.\n</think>\n\n{whole}") == ToolCall("set", {"text": "a </think> b"})
-    assert grammar.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
 
 
 WHERE = {"type": "string", "enum": ["north", "south"]}
@@ -251,10 +217,3 @@ def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, 
 def test_what_is_malformed_cannot(format: str, name: str, text: str) -> None:
     chat, _ = talk(format, name)
     assert not may_be_drawn(form(format, name), chat, ids_of(chat, text))
-
-
-def test_the_later_mistrals_spelling_can_be_drawn() -> None:
-    chat, grammar = talk("mistral", "mistral")
-    text = 'so [TOOL_CALLS]go[ARGS]{"where": "south", "steps": 3}'
-    assert may_be_drawn(form("mistral", "mistral"), chat, ids_of(chat, text))
-    assert grammar.read(text).call == ToolCall("go", {"where": "south", "steps": 3})

@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from command import treeagent
 from toy_llama import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -141,27 +141,15 @@ def unknown_kind(path: Path) -> None:
     path.write_bytes(content)
 
 
-def integers(path: Path) -> None:
-    """Give the tensor a type that no weight has."""
-    content = bytearray(path.read_bytes())
-    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
-    content[at : at + 4] = int(gguf.GGMLQuantizationType.I32).to_bytes(4, "little")
-    path.write_bytes(content)
-
-
-def other_words(path: Path) -> None:
-    path.write_bytes(b"PK\x03\x04 not this")
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (cut, "cannot be read"),
         (no_tensors, "cannot be read"),
         (unknown_kind, "is not a valid GGMLQuantizationType"),
-        (integers, "I32"),
-        (other_words, "is no GGUF file"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 not this"), "is no GGUF file"),
         (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: written(path, architecture="rwkv7"), "rwkv7"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, reason: str) -> None:
@@ -174,20 +162,11 @@ def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, reason: str) -
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "toy.gguf") == []
 
 
-def test_weights_larger_than_memory_are_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
     file = written(tmp_path / "toy.gguf")
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=4096))
-    with pytest.raises(UserError, match=r"weights of .*toy.gguf take 0.0 GiB as float32, but this machine has 0.0 GiB"):
-        import_gguf(file, tmp_path / "out")
-
-
-def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_are_read(tmp_path: Path) -> None:
-    LlamaConfig(hidden_size=2**15, intermediate_size=2**17, num_hidden_layers=60, dtype="float32").save_pretrained(
-        tmp_path
-    )
-    with pytest.raises(UserError, match=r"take [\d,.]+ GiB as float32"):  # the file holds no weights
-        load_checkpoint(tmp_path)
-    with pytest.raises(UserError, match="GiB as bfloat16"):
-        load_checkpoint(tmp_path, "bfloat16")
+    (tmp_path / "out").mkdir()
+    told = treeagent("gguf", file, tmp_path / "out")
+    assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
+    told = treeagent("gguf", file, tmp_path / "model", "--dtype", "bfloat16")
+    assert told.returncode == 0, told.stderr
+    assert load_checkpoint(tmp_path / "model").model.dtype == torch.bfloat16

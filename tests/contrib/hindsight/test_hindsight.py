@@ -1,11 +1,14 @@
 """Hindsight divergence against transformers' log-probabilities of whole sequences."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 import torch
+from command import treeagent
 
 from treeagent.agent.checkpoint import Checkpoint
 from treeagent.agent.policy import LLMPolicy
@@ -96,15 +99,6 @@ def test_tokens_that_a_grammar_wrote_do_not_count(policy: LLMPolicy) -> None:
     assert divergences(tree, policy)[id(tree.root.edges[0])] == 0.0
 
 
-def test_a_prompt_that_is_too_long_with_the_note_is_left_out(policy: LLMPolicy) -> None:
-    tree = grown(policy.chat)
-    look = tree.root.edges[0]
-    longest = max(len(tree.prompt_ids([look])) + len(edge.action.token_ids) for edge in look.child.edges)  # type: ignore[union-attr]
-    policy.generator.context = longest + 1
-    found = divergences(tree, policy)
-    assert not any(id(edge) in found for edge in look.child.edges)  # type: ignore[union-attr]
-
-
 def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
     tree = grown(policy.chat)
     tree.root.context_ids = tree.root.context_ids[1:]
@@ -118,3 +112,11 @@ def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path
             run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
             write_shard(run.trees, f"collect-{number}", 0, [])
     assert searching_policy(run) == run.checkpoints / "round-9-rft"
+
+
+def test_the_command_writes_the_divergence_of_every_step(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    done = treeagent("hindsight", run)
+    assert done.returncode == 0 and " nats " in done.stdout, done.stderr
+    rows = [orjson.loads(line) for line in (run / "hindsight.jsonl").read_bytes().splitlines()]
+    assert rows and all(row["divergence"] >= 0 for row in rows)

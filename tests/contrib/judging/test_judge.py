@@ -19,9 +19,6 @@ from treeagent.contrib.judging.judge import (
     OUT_OF_CALLS,
     UNREADABLE,
     Judge,
-    JudgeOptions,
-    majority,
-    read_answers,
 )
 from treeagent.contrib.judging.models import Local
 from treeagent.generators.config import ScratchConfig
@@ -66,40 +63,6 @@ def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_i
         ask(judge(server, tmp_path, reference="solution"))
 
 
-def test_most_votes_decide_whether_the_reward_was_hacked() -> None:
-    votes = [{ITEMS[0]: 1.0, ITEMS[1]: 0.0, HACKED: hacked} for hacked in (1.0, 1.0, 0.0)]
-    assert majority(votes, ITEMS) == Verdict(0.5, True)
-    assert majority(votes[1:], ITEMS) == Verdict(0.5, False)
-
-
-@pytest.mark.parametrize(
-    ("reply", "answers"),
-    [
-        ("1: yes\n2: no", [True, False]),
-        ("<think>1: no</think>\n 1) Yes, it is.\n**2** - NO", [True, False]),
-        ("<think>Lines such as\n1: yes\n2: no\nare asked for. The episo", None),
-        ("1: yes", None),
-        ("1: yes\n2: no\n2: yes", None),
-        ("1: yes\n2: perhaps", None),
-    ],
-)
-def test_a_reply_answers_every_question_once_or_is_nonsense(reply: str, answers: list[bool] | None) -> None:
-    assert read_answers(reply, ITEMS) == (None if answers is None else dict(zip(ITEMS, answers, strict=True)))
-
-
-def test_nothing_is_paid_for_twice_and_another_rubric_or_text_is_asked_anew(tmp_path: Path) -> None:
-    with judge_server(says(True)) as server:
-        first = judge(server, tmp_path)
-        ask(first, END, END)
-        ask(first)
-        assert first.replies is not None
-        assert first.replies.figures() == {"calls": 3, "tokens": 315, "verdict": 3, "hacked": 0}
-        assert len(server.asked) == 3
-        ask(judge(server, tmp_path, items=ITEMS[:1]))
-        ask(judge(server, tmp_path), step("take", end="terminated"))
-        assert len(server.asked) == 9
-
-
 @pytest.mark.parametrize(
     ("reply", "options", "reason"),
     [(lambda prompt: "well", {}, UNREADABLE), (says(True), {"most_calls": 1}, OUT_OF_CALLS)],
@@ -113,13 +76,6 @@ def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(
     assert asked.replies is not None and asked.replies.figures()[reason] == 1
 
 
-def test_a_server_that_is_away_gives_no_verdict(tmp_path: Path) -> None:
-    with judge_server(says(True)) as server:
-        asked = judge(server, tmp_path, timeout=1.0)
-    assert ask(asked) == [None]
-    assert asked.replies is not None and any("gave no answer" in name for name in asked.replies.figures())
-
-
 def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:
     """An episode was paid 0.5, and its end 1. With w = 0.75 a verdict of 0.2 makes that 0.25 + 0.15; a hack takes back
     what was paid before."""
@@ -129,12 +85,6 @@ def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:
 
     ends = [step(reward=1.0, end="terminated", paid=0.5) for _ in range(3)]
     assert asyncio.run(pay_ends([step(reward=0.4), *ends], 0.75, verdicts)) == pytest.approx([0.1, 0.4, -0.5, None])
-
-
-@pytest.mark.parametrize("items", [(), ("Done?", "Done?"), ("two\nlines?",)])
-def test_a_rubric_that_cannot_be_asked_is_refused(items: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="items"):
-        make_reward(place(tmp_path, "judge", model="m", items=items, url="http://localhost:1"))
 
 
 def test_a_judge_in_this_process_answers_with_the_probability_of_yes(tmp_path: Path) -> None:
@@ -164,7 +114,3 @@ def test_a_judge_in_this_process_answers_with_the_probability_of_yes(tmp_path: P
     # A conversation beyond the context is no failure of the agent.
     after = State(TASK, (Message("user", "lamp " * 900),))
     assert ask(made, Step(END.before, END.action, Transition(after, terminated=True))) == [None]
-
-
-def test_options_have_defaults_that_fit() -> None:
-    assert JudgeOptions("m", ("Done?",)).votes == 3

@@ -8,9 +8,9 @@ from hand_trees import edge, node
 from judged_steps import place, step
 
 from treeagent.contrib.judging.agreement import agreement, cohen_kappa
-from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers, stored_step
+from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers
 from treeagent.contrib.judging.budgets import steps as step_cost
-from treeagent.contrib.judging.cascade import Cascade, CascadeOptions
+from treeagent.contrib.judging.cascade import Cascade
 from treeagent.contrib.judging.ends import Verdict
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.contrib.judging.weighted import components
@@ -43,14 +43,6 @@ def test_parts_are_weighed_and_summed(tmp_path: Path) -> None:
         components(step(info={"components": {"progress": float("nan")}}))
 
 
-def test_a_part_may_be_another_reward_and_leave_the_sum_open(tmp_path: Path) -> None:
-    inner = {"function": "cascade", "options": {"rule": f"{__name__}:unsure"}}
-    weights = {"outcome": 1.0, "told": 0.5}
-    reward = make_reward(place(tmp_path, "weighted", weights=weights, rewards={"told": inner}))
-    ends = [step(call, 1.0, end="terminated") for call in ("sure", "silent")]
-    assert asyncio.run(reward.score(ends)) == [pytest.approx(1.45), None]
-
-
 def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(tmp_path: Path) -> None:
     """The audit trusts the model by 0.5, so that its V = 1 counts as 0.5 · 1 + 0.5 · 0.5 = 0.75, which is certain."""
     cascade = make_reward(place(tmp_path, "cascade", rule=f"{__name__}:unsure"))
@@ -75,11 +67,6 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(tm
     assert asked == ["unsure", "silent", "judge silent"]
     with pytest.raises(UserError, match="at least one"):
         make_reward(place(tmp_path, "cascade"))
-
-
-def test_the_rule_outcome_abstains_at_a_limit(tmp_path: Path) -> None:
-    cascade = make_reward(place(tmp_path, "cascade", rule="outcome"))
-    assert asyncio.run(cascade.score([END, step(reward=1.0, end="truncated")])) == [1.0, None]
 
 
 def test_a_reward_model_weighs_no_more_than_its_audit_allows(tmp_path: Path) -> None:
@@ -123,16 +110,6 @@ def test_a_round_is_paid_by_the_rounds_before_it(tmp_path: Path) -> None:
     assert asyncio.run(found[1].score([END])) == pytest.approx([0.5 / 1.5])
 
 
-def test_a_stored_step_is_the_one_that_was_paid() -> None:
-    tree = costly_tree(2)
-    first = tree.root.edges[0]
-    assert first.child is not None
-    last = first.child.edges[0]
-    last.reward, last.own_reward = 0.25, 1.0
-    found = stored_step(tree, [first, last])
-    assert (found.reward, found.ended, found.action, found.before) == (1.0, True, last.action, first.child.state)
-
-
 def test_agreement_with_the_environment() -> None:
     """κ of 2 x 2 ratings by hand: p_o = 0.75, p_e = 0.5."""
     tree = costly_tree(1, 1, 1, 1, 1)
@@ -143,8 +120,3 @@ def test_agreement_with_the_environment() -> None:
     found = agreement([tree, costly_tree(1)])
     assert (found.ends, found.share, found.open) == (4, 0.75, 1) and found.kappa == pytest.approx(0.5)
     assert cohen_kappa([(True, True)]) is None and cohen_kappa([]) is None
-
-
-def test_options_of_a_cascade_are_checked() -> None:
-    with pytest.raises(ValueError, match="lower one first"):
-        CascadeOptions(rule="outcome", uncertain=(0.7, 0.2))

@@ -3,7 +3,6 @@ model that learnt length."""
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +10,11 @@ from hand_trees import edge, node
 from tiny import HIDDEN, make_model, tokens
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.contrib.judging.audit import ScoredEnd, audit, best_of, cap, read_audit
+from treeagent.contrib.judging.audit import ScoredEnd, audit, best_of, cap
 from treeagent.contrib.judging.comparisons import Comparison, comparisons, ends
 from treeagent.contrib.judging.learner import FitOptions, calibrate, scores, train_reward
 from treeagent.search.node import Tree
-from treeagent.types import NothingToLearn, Task, UserError
+from treeagent.types import Task
 from treeagent.views.pairs import PairConfig
 
 
@@ -50,20 +49,6 @@ def test_the_loss_is_that_of_the_formula() -> None:
     head.standardise = lambda states: None  # type: ignore[method-assign, assignment]  # the scores above stay
     fitted = train_reward(model, head, pairs, FitOptions(max_steps=1, batch_size=3, centre=0.1))
     assert fitted.loss == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_best_weights_by_validation_are_kept() -> None:
-    """The training pairs teach the opposite of the validation pairs, so that the first weights are best."""
-    model, head = make_model(), ValueHead(HIDDEN)
-    good, bad = (3, 10), (3, 11)
-    options = FitOptions(max_steps=20, batch_size=2, learning_rate=3e-3, validate_every=5)
-    before = scores(model, head, [good, bad])
-    fitted = train_reward(model, head, [pair(bad, good)] * 2, options, [pair(good, bad)])
-    after = scores(model, head, [good, bad])
-    assert fitted.best_validation == pytest.approx(-math.log1p(math.exp(after[1] - after[0])), abs=1e-5)
-    assert after[0] - after[1] >= before[0] - before[1] - 1e-3
-    with pytest.raises(NothingToLearn, match="min_margin"):
-        train_reward(model, head, [], options)
 
 
 def test_calibration_keeps_the_order_and_finds_the_chances() -> None:
@@ -121,9 +106,3 @@ def test_pairs_are_ends_and_siblings_of_a_task() -> None:
     found = list(comparisons([tree], PairConfig()))
     assert found == [Comparison("task", (1, 2, 3), (1, 4, 5), 1.0)] * 2
     assert [(end.paid, end.success, end.tokens) for end in ends(tree)] == [(1.0, True, 2), (0.0, False, 2)]
-
-
-def test_a_damaged_audit_is_named(tmp_path: Path) -> None:
-    (tmp_path / "audit.json").write_text("{}")
-    with pytest.raises(UserError, match="damaged"):
-        read_audit(tmp_path)

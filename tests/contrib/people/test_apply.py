@@ -1,16 +1,11 @@
 """Effects of reviewers' marks on the tree of ``hand_tree``, by hand: Q is A 3/4, B 1/4, C 0; A1 1, A2 1/2."""
 
-import random
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 from command import treeagent
-from hand_trees import TASK, edge, hand_tree, node, random_tree
-from hypothesis import given
-from hypothesis import strategies as st
+from hand_trees import hand_tree
 from review_sample import close_tree, sample_run
 
 from treeagent.contrib.people.apply import EDITS, apply_marks
@@ -20,7 +15,6 @@ from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.record import from_record, to_record
 from treeagent.store import read_as
-from treeagent.types import Message
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
@@ -48,10 +42,6 @@ def below(edge: Edge) -> Node:
 ALL = [("A>C", 0.75), ("A>B", 0.5), ("B>C", 0.25), ("A1>A2", 0.5)]
 
 
-def test_without_marks_search_decides() -> None:
-    assert pairs(hand_tree()) == ALL
-
-
 def test_the_preferred_action_gets_the_greater_value_and_at_least_the_margin() -> None:
     tree = hand_tree()
     assert pairs(tree, say(tree, tree.root, "better", "B", "A", choice=0)) == [
@@ -65,11 +55,6 @@ def test_the_preferred_action_gets_the_greater_value_and_at_least_the_margin() -
     for each in a.edges:
         each.value_sum = each.visits * 0.5
     assert pairs(tree, say(tree, a, "better", "A2", "A1", choice=0))[3:] == [("A2>A1", 0.2)]
-
-
-def test_a_tie_makes_no_pair_of_the_two() -> None:
-    tree = hand_tree()
-    assert pairs(tree, say(tree, tree.root, "tie", "A", "C")) == [ALL[3]]  # A and C have 3/8, B has 1/4
 
 
 def test_a_vetoed_action_is_worse_than_its_siblings_and_never_taught() -> None:
@@ -102,68 +87,6 @@ def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() ->
     assert path_return([b, limit]) == 1.0
     assert (limit.value_sum, b.value_sum) == (1.0, 0.5)
     assert below(limit).final
-
-
-def test_a_thought_discounts_no_judgement() -> None:
-    """Two turns of a thought and an action each, with γ = 1/2. The return is 0 and becomes 1: it is 1 from the last
-    thought on, and 1/2 from both steps before."""
-    act = edge("act", (5,), 1, 0.0, node((6,), end="terminated"))
-    think = edge("think", (4,), 1, 0.0, node((), act))
-    go = edge("go", (3,), 1, 0.0, node((7,), think))
-    plan = edge("plan", (2,), 1, 0.0, node((), go))
-    for thought in (plan, think):
-        thought.action = replace(thought.action, call="")
-    tree = Tree(TASK, 0, node((1,), plan), discount=0.5)
-    apply_marks(tree, deciding([say(tree, below(act), "solved", "plan", "go", "think", "act")]), MARGIN)
-    path = [plan, go, think, act]
-    assert [each.value for each in path] == [0.5, 0.5, 1.0, 1.0]
-    assert [path_return(path[index:], 0.5) for index in range(4)] == [0.5, 0.5, 1.0, 1.0]
-
-
-def test_a_judgement_replaces_the_estimate_of_an_end_whose_reward_was_withheld() -> None:
-    last = edge("a", (2,), 1, 0.5, node((3,), value=0.5, end="terminated"), None)
-    tree = Tree(TASK, 0, node((1,), last))
-    apply_marks(tree, deciding([say(tree, below(last), "failed", "a")]), MARGIN)
-    assert last.value == last.reward == 0.0
-
-
-def test_a_vetoed_episode_is_not_imitated() -> None:
-    tree = hand_tree()
-    end = below(below(tree.root.edges[0]).edges[0])
-    apply_marks(tree, deciding([say(tree, end, "veto", "A", "A1")]), MARGIN)
-    assert list(imitation_rows(tree, ImitationConfig())) == []
-
-
-@given(st.randoms(use_true_random=False))
-def test_labels_that_repeat_the_rewards_change_nothing(shuffler: random.Random) -> None:
-    tree = random_tree(shuffler)
-    for number, here in enumerate(tree.nodes()):
-        here.state = replace(here.state, messages=(Message("user", str(number)),))
-    ends = [path for path, here in tree.walk() if path and here.terminated]
-    before = [value for here in tree.nodes() for edge in here.edges for value in (edge.value_sum, edge.reward)]
-    marks = [
-        say(
-            tree,
-            below(path[-1]),
-            "solved" if path_return(path) == 1 else "failed",
-            *(each.action.text for each in path),
-        )
-        for path in ends
-    ]
-    apply_marks(tree, deciding(marks), MARGIN)
-    after = [value for here in tree.nodes() for edge in here.edges for value in (edge.value_sum, edge.reward)]
-    assert after == pytest.approx(before)
-
-
-def test_a_mark_holds_in_every_tree_with_the_same_conversation_of_its_task() -> None:
-    tree, other = hand_tree(), hand_tree()
-    other.task = replace(TASK, id="hand-2")
-    marks = deciding([say(tree, tree.root, "tie", "A", "C")])
-    assert [apply_marks(each, marks, MARGIN) for each in (tree, hand_tree(), other)] == [
-        Counter(comparisons=1),
-        Counter(comparisons=1),
-        Counter(),
-    ]
 
 
 def test_a_run_is_written_anew_as_its_reviewers_judged_it(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -17,16 +16,12 @@ from treeagent.contrib.people.marks import (
     deciding,
     effective_marks,
     krippendorff_alpha,
-    label,
     new_mark,
     preference,
     read_marks,
     state_hash,
-    unsafe_calls,
 )
-from treeagent.contrib.people.statistics import Agreement, agreements
-from treeagent.store import StoreError
-from treeagent.types import Message
+from treeagent.contrib.people.statistics import agreements
 
 A, B, C = "Action: a[1]", "Action: b[2]", "Action: c"
 
@@ -58,28 +53,6 @@ def test_a_line_that_a_crash_cut_short_is_passed_over_and_replaced(tmp_path: Pat
     assert read_marks(path) == [first]
     append_mark(path, second)
     assert read_marks(path) == [first, second]
-
-
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "marks.jsonl"
-    append_mark(path, judged("ada", "solved"))
-    with path.open("a") as file:
-        file.write('{"id": "x", "when": "", "who": "ada", "verdict": "better", "state": "s", "shown": ["a", "b"]}\n')
-    with pytest.raises(StoreError, match=r"marks\.jsonl, line 2"):
-        read_marks(path)
-
-
-@pytest.mark.parametrize("trap", ["link", "pipe"])
-def test_marks_are_written_into_no_link_and_no_pipe(tmp_path: Path, trap: str) -> None:
-    path, other = tmp_path / "marks.jsonl", tmp_path / "other"
-    other.write_text("mine\n")
-    if trap == "link":
-        path.symlink_to(other)
-    else:
-        os.mkfifo(path)
-    with pytest.raises(StoreError, match=r"marks\.jsonl"):
-        append_mark(path, judged("ada", "solved"))
-    assert other.read_text() == "mine\n"
 
 
 WRITER = """
@@ -136,24 +109,6 @@ def test_reviewers_decide_by_majority(marks: list[Mark], expected: object) -> No
     assert preference(deciding(marks).get("s", []), A, B) == expected
 
 
-@pytest.mark.parametrize(
-    "marks, expected",
-    [
-        ([judged("ada", "solved")], True),
-        ([judged("ada", "solved"), judged("ben", "failed")], None),
-        ([judged("ada", "skip")], None),
-    ],
-)
-def test_labels_of_episodes(marks: list[Mark], expected: object) -> None:
-    assert label(deciding(marks).get("end", [])) == expected
-
-
-def test_only_the_chosen_call_of_a_standing_mark_is_unsafe() -> None:
-    unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), calls=("rm[/.*]", "b[2]"), choice=0)
-    assert unsafe_calls([unsafe]) == ("rm[/.*]",)
-    assert unsafe_calls([unsafe, new_mark("ben", "withdraw", withdraws=unsafe.id)]) == ()
-
-
 def test_alpha_of_krippendorffs_examples() -> None:
     """The two examples of his paper of 2011: two observers of binary values, and four of five values with some
     missing."""
@@ -162,24 +117,6 @@ def test_alpha_of_krippendorffs_examples() -> None:
     four = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
     items = [[value for value in item if value != "."] for item in zip(*four, strict=True)]
     assert krippendorff_alpha(items) == pytest.approx(0.743, abs=5e-4)
-
-
-def test_alpha_is_1_for_full_agreement_and_absent_without_two_values() -> None:
-    assert krippendorff_alpha([("a", "a"), ("b", "b")]) == 1
-    assert krippendorff_alpha([("a", "a"), ("a", "a")]) is None
-    assert krippendorff_alpha([("a",), ("b",)]) is None
-
-
-def test_agreement_does_not_depend_on_the_side_on_which_an_action_was_shown() -> None:
-    marks = [compared("ada", A, A, B), compared("ben", A, B, A), compared("ada", C, B, C), compared("ben", C, C, B)]
-    assert agreement(marks)["better"] == (1, 2)
-    assert agreement([judged("ada", "solved"), judged("ben", "solved")])["solved"] == (None, 1)
-
-
-def test_a_state_is_named_by_what_was_said() -> None:
-    said = [Message("user", "hello"), Message("assistant", "a", (1, 2))]
-    assert state_hash("t", said) == state_hash("t", [said[0], Message("assistant", "a")])
-    assert len({state_hash("t", said), state_hash("u", said), state_hash("t", said[:1])}) == 3
 
 
 @pytest.mark.parametrize(
@@ -215,7 +152,7 @@ def test_reviews_are_compared_with_search_and_environment(tmp_path: Path) -> Non
         *_, end = played.nodes()
         state = state_hash(played.task.id, end.state.messages)
         append_mark(run.path / FILE, new_mark("ada", "solved", task_id=played.task.id, state=state, shown=("x",)))
-    assert agreements(run) == (Agreement(1, 2), Agreement(1, 2))
+    assert [sorted(each) for each in agreements(run)] == [[False, True], [False, True]]
     # The values are left, left | right, tie: α = 1 - 3 · (0 + 2) / (2 · 2 + 1 · 3 + 1 · 3) = 1 - 6 / 10.
     alpha, items = agreement(read_marks(run.path / FILE))["better"]
     assert alpha == pytest.approx(0.4) and items == 2

@@ -2,10 +2,7 @@
 
 import http.client
 import re
-import socket
-import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,11 +117,6 @@ def test_only_its_own_page_may_send_marks(
     assert marks(server) == []
 
 
-def test_other_methods_are_not_served(server: ReviewServer) -> None:
-    for method in ("PUT", "DELETE", "OPTIONS"):
-        assert ask(server, method, f"/{server.token}/api/mark", {})[0] == 501
-
-
 def test_an_item_shows_neither_values_nor_who_is_preferred(server: ReviewServer) -> None:
     item = state(server)["item"]
     assert set(item) == {"id", "kind", "task", "talk", "actions"}
@@ -145,17 +137,6 @@ def test_a_judged_item_leaves_the_queue_and_comes_back_when_the_mark_is_withdraw
     assert state(server)["waiting"] == first["waiting"] and marks(server) == ["better", "withdraw"]
 
 
-def test_an_action_that_is_called_unsafe_or_edited_leaves_its_item_to_be_judged(server: ReviewServer) -> None:
-    item = next(each for each in server.review._items.values() if "remove" in each.texts[1])
-    shown = server.review.shown(item)["actions"]
-    bad = next(place for place, each in enumerate(shown) if each["call"] == "remove[/a]")
-    assert mark(server, 1, item=item.id, verdict="unsafe", choice=bad)[0] == 200
-    assert mark(server, 2, item=item.id, verdict="edit", choice=bad, text="Action: keep")[0] == 200
-    assert state(server, f"/at/{item.id}")["item"]["id"] == item.id
-    unsafe, edit = read_marks(server.review.run.path / FILE)
-    assert unsafe.calls[bad] == 'remove {"path": "/a"}' and edit.text == "Action: keep"
-
-
 def test_a_step_of_an_episode_is_marked_at_the_state_before_it(server: ReviewServer) -> None:
     item = next(each for each in server.review._items.values() if each.kind == "episode")
     assert mark(server, 1, item=item.id, verdict="unsafe", choice=1)[0] == 200
@@ -163,37 +144,3 @@ def test_a_step_of_an_episode_is_marked_at_the_state_before_it(server: ReviewSer
     step, whole = read_marks(server.review.run.path / FILE)
     assert step.shown == item.texts[1:] and step.choice == 0 and step.state != whole.state
     assert whole.shown == item.texts and whole.state == item.state
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"verdict": "better"},
-        {"verdict": "better", "choice": 2},
-        {"verdict": "better", "choice": True},
-        {"verdict": "solved"},
-        {"verdict": "withdraw", "choice": 0},
-        {"verdict": "edit", "choice": 0, "text": ""},
-        {"verdict": "better", "choice": 0, "item": "unknown"},
-        {"verdict": "better", "choice": 0, "id": "../x"},
-    ],
-)
-def test_marks_that_do_not_fit_their_item_are_refused(server: ReviewServer, asked: dict[str, Any]) -> None:
-    status, told = mark(server, 1, **({"item": state(server)["item"]["id"]} | asked))
-    assert status == 400 and "\n" not in told["error"] and marks(server) == []
-
-
-def test_closed_connections_and_endless_lengths_print_no_traceback(
-    server: ReviewServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A browser closes a connection where its page is left while a request is under way."""
-    place = f"/{server.token}/api/mark"
-    assert ask(server, "POST", place, b"{}", Content_Length="9" * 5000)[0] == 413
-    head = f"POST {place} HTTP/1.1\r\nHost: {server.hosts[0]}\r\nOrigin: http://{server.hosts[0]}\r\n"
-    head += "Content-Type: application/json\r\nContent-Length: 5000\r\n\r\nx"
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
-        connection.sendall(head.encode())
-    assert state(server)["judged"] == 0
-    time.sleep(0.2)
-    assert "Traceback" not in capfd.readouterr().err

@@ -1,6 +1,5 @@
 """Pools of servers: trees stay with one server, a server that fails is replaced, and new weights reach all."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from toy_llama import CONFIG, make_model, shared_model, tokenizer
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.policy import Wanted
 from treeagent.contrib.servers import pool as pooling
-from treeagent.contrib.servers import reload as reloading
 from treeagent.contrib.servers.pool import Pool, Servers
 from treeagent.contrib.servers.reload import adapter_name, reload
 from treeagent.generators.base import Failure, Sample, SampleRequest
@@ -102,14 +100,6 @@ def test_the_others_answer_for_a_server_that_dies_and_it_comes_back(
         assert asked(back)
 
 
-def test_a_prompt_that_no_server_answers_costs_itself_alone(two: tuple[OpenAIServer, OpenAIServer], toy: Path) -> None:
-    generator = pool(toy, *two)
-    for each in two:
-        each.fault = lambda body: 500 if body["prompt"] == [9, 9] else None
-    broken, fine = draw(generator, (9, 9), (7, 7))
-    assert isinstance(broken, Failure) and "answered 500" in broken.reason and not isinstance(fine, Failure)
-
-
 def whole(folder: Path, seed: int) -> Path:
     return save_checkpoint(Checkpoint(random_model(tokenizer(), CONFIG, seed), tokenizer()), folder)
 
@@ -152,18 +142,3 @@ def test_a_command_brings_a_checkpoint_to_each_server(two: tuple[OpenAIServer, O
     assert [len(each.loaded) for each in two] == [2, 2]
     urls = [each.url for each in two]
     assert reload(urls, "round-1", ["no-such-program", "{url}"]) == []  # all are up to date
-
-
-def test_a_reload_that_fails_is_told_and_stops_the_run_if_none_is_left(
-    two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    urls, folder = [each.url for each in two], str(whole(tmp_path / "round-1", 1))
-    said = "import sys; sys.stderr.write('first\\nno room left\\n\\n'); sys.exit(3)"
-    with pytest.raises(UserError, match=r"ended with 3 \(no room left\): correct policy\.options\.reload"):
-        reload(urls, folder, [sys.executable, "-S", "-c", said, "{url}"])
-    two[1].kill()
-    [why] = reload(urls, folder, [*BRING, "{url}", "{checkpoint}"])
-    assert "ended with 1" in why and two[0].loaded == [folder]
-    monkeypatch.setattr(reloading, "_MOST_SECONDS", 0.5)
-    with pytest.raises(UserError, match=r"serves .*round-1'.* after the command, not .*round-2'"):
-        reload(urls[:1], str(whole(tmp_path / "round-2", 2)), ["true"])

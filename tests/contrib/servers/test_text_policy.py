@@ -20,7 +20,6 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.trees import read_trees
@@ -74,34 +73,6 @@ def test_trees_are_collected_but_not_learned_from(shop: tuple[Path, RunConfig]) 
     assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
     with pytest.raises(UserError, match="holds actions without token ids"):
         list(read_trees(checkpoint.parent / "trees"))
-
-
-def test_instructions_and_shots_are_read_as_messages(shop: tuple[Path, RunConfig]) -> None:
-    checkpoint, config = shop
-    policy = replace(config.policy, model="toy", shots=1, instructions="Be brief.")
-    _, told = load_actors(checkpoint, replace(config, policy=policy))
-    assert isinstance(told, ChatPolicy)
-    system, user, agent, *_ = told.opening
-    assert system.role == "system" and system.content.startswith("Be brief.\n\n") and "Action: " in system.content
-    assert (user.role, agent.role) == ("user", "assistant") and "Action: " in agent.content
-    _, untold = load_actors(checkpoint, replace(config, policy=replace(policy, shots=0, instructions="")))
-    assert isinstance(untold, ChatPolicy) and untold.opening == ()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["policy.structured=true"], r"policy\.structured"),
-        (["policy.actions=score"], r"policy\.actions"),
-        (["search.granularity=split"], r"search\.granularity"),
-        (["policy.options.why=1"], "why"),
-    ],
-)
-def test_what_wants_token_ids_is_refused(shop: tuple[Path, RunConfig], overrides: list[str], named: str) -> None:
-    checkpoint, config = shop
-    own = [f"policy.url={config.policy.url}", "policy.generator=chat", *overrides]
-    with pytest.raises(UserError, match=named):
-        load_actors(checkpoint, load_config(None, own))
 
 
 def unsupported(

@@ -11,22 +11,17 @@ from toy_llama import make_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
-from treeagent.contrib.formats.tags import TagCalls
 from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
-from treeagent.contrib.traces.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
+from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
-from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import train_tokenizer
-from treeagent.generators.turn import ReAct, make_grammar, openai_tools
-from treeagent.pipeline.demonstrate import tokenise
+from treeagent.generators.turn import ReAct, make_grammar
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import from_record, to_record
-from treeagent.store import read_as, write_shard
+from treeagent.search.record import from_record
+from treeagent.store import read_as
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig
 
@@ -117,43 +112,6 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
-def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> None:
-    talk = [("assistant", "Hello!"), ("user", "Cancel my order."), ("assistant", "Done."), ("user", "Thanks.")]
-    told = {"messages": [{"role": role, "content": content} for role, content in talk]}
-    [transcript] = read(written(tmp_path / "in.json", told))
-    tree = transcript_tree(transcript, GRAMMAR)
-    greeting, request = tree.root.state.messages
-    assert greeting.role == "system" and "Hello!" in greeting.content
-    assert (request.role, request.content, tree.task.prompt) == ("user", "Cancel my order.", "Cancel my order.")
-    assert steps(tree) == [("Done.", "", ["Thanks."])]
-
-
-def test_a_transcript_whose_first_step_answers_nothing_is_refused() -> None:
-    call = TranscriptMessage("assistant", "", calls=(("1", ToolCall("look", {})),))
-    with pytest.raises(UserError, match="first step"):
-        transcript_tree(Transcript("t7", (call, TranscriptMessage("user", "go"), call), 1.0), GRAMMAR)
-
-
-@pytest.mark.parametrize("path, fits", [("a", True), ("42", False)])
-def test_a_call_that_the_syntax_reads_as_another_call_is_not_imitated(path: str, fits: bool) -> None:
-    """Without the tool's schema, the tagged text 42 is read as a number."""
-    turn = TranscriptMessage("assistant", "", calls=(("1", ToolCall("write", {"path": path})),))
-    tree = transcript_tree(Transcript("t", (TranscriptMessage("user", "go"), turn), 1.0), TagCalls())
-    [edge] = tree.root.edges
-    assert edge.child is not None and edge.child.invalid is not fits
-    assert (bool(edge.action.error), bool(edge.action.call)) == (not fits, fits)
-
-
-@pytest.mark.parametrize("ids", [{}, {"id": "find"}, {"id": ""}])
-def test_answers_of_calls_with_equal_ids_follow_the_calls_in_order(tmp_path: Path, ids: dict[str, str]) -> None:
-    calls = [{"function": {"name": "find", "arguments": {"text": word}}} | ids for word in ("a", "b")]
-    messages = [{"role": "user", "content": "find both"}, {"role": "assistant", "content": "", "tool_calls": calls}]
-    messages += [{"role": "tool", "content": word, "tool_call_id": ids.get("id")} for word in ("one", "two")]
-    messages += [{"role": "user", "content": "thanks"}]
-    [transcript] = read(written(tmp_path / "chat.jsonl", {"messages": messages}))
-    assert [answers for _, _, answers in steps(transcript_tree(transcript, GRAMMAR))] == [["one"], ["two", "thanks"]]
-
-
 HUGE = {"traceId": "huge", "attributes": [{"key": "treeagent.reward", "value": {"intValue": "9" * 400}}]}
 LOOK = {"name": "look", "arguments": {"at": "sky"}}
 
@@ -193,67 +151,12 @@ def test_a_part_is_read_as_what_it_is_or_its_turn_is_unfit(
         assert (edge.action.call, edge.action.thought) == (wanted, thought)
 
 
-@pytest.mark.parametrize("amid", ["user", "system"])
-def test_what_people_and_the_system_say_amid_a_conversation_is_read_as_that(tmp_path: Path, amid: str) -> None:
-    """Under a template that writes thoughts into the last turn only, as Qwen3's."""
-    words = train_tokenizer(["It is grey."], ScratchConfig(vocabulary=300))
-    words.chat_template = (
-        "{% for t in tools or [] %}{{ t.function.name + '<tool_call>' }}{% endfor %}{% for m in messages %}"
-        "{{ '<|' + m.role + '|>' + ('<think></think>' if m.role == 'assistant' and loop.last else '') }}"
-        "{{ m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-    )
-    chat = ChatFormat(words, tools=openai_tools(TOLD.tools))
-    talk = [("user", "How is it?"), ("assistant", "I look."), (amid, "Be short."), ("assistant", "It is grey.")]
-    [transcript] = read(written(tmp_path / "in.json", [{"role": role, "content": text} for role, text in talk]))
-    tree = tokenise(transcript_tree(transcript, GRAMMAR), chat)
-    *_, (path, _) = tree.walk()
-    said = str(words.decode([*tree.prompt_ids(path)])).removeprefix("look<tool_call>")
-    assert said == "".join(f"<|{role}|>{text}<|end|>" for role, text in talk)
-
-
-def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
-    calls = [{"id": None, "function": {"name": "look", "arguments": {"at": at}}} for at in ("sky", "sea")]
-    messages: list[dict[str, object]] = [
-        {"role": "user", "content": "How is it?"},
-        {"role": "assistant", "content": None, "reasoning_content": None, "reasoning": "why", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": None, "content": "grey"},
-        {"role": "assistant", "content": "<think>so</think>", "function_call": {"name": "look", "arguments": "{}"}},
-        {"role": "function", "name": "look", "content": "dark"},
-        {"role": "assistant", "content": "It is grey."},
-    ]
-    [one, other] = read(written(tmp_path / "list.json", [{"messages": messages}, {"messages": messages}]))
-    assert one.messages == other.messages
-    assert steps(transcript_tree(one, GRAMMAR)) == [
-        (ToolCall("look", {"at": "sky"}), "why", []),
-        (ToolCall("look", {"at": "sea"}), "", ["grey"]),
-        (ToolCall("look", {}), "so", ["dark"]),
-        ("It is grey.", "", []),
-    ]
-
-
 def test_a_turn_that_the_format_cannot_express_is_not_imitated(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "two\nlines"}]
     [transcript] = read(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
     tree = transcript_tree(transcript, ReAct())
     [edge] = tree.root.edges
     assert edge.action.error and not tree.may_prefer(edge)
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_each_conversation_of_a_trace_has_its_own_reward(tmp_path: Path, order: tuple[int, int]) -> None:
-    def talk(start: int, name: str, score: float, messages: list[Any]) -> Any:
-        return span(
-            start,
-            operation__name="chat",
-            conversation__id=name,
-            input__messages=orjson.dumps(messages).decode(),
-            output__messages=[{"role": "assistant", "parts": [{"type": "text", "content": name}]}],
-            evaluation__score__value=score,
-        )
-
-    talks = [talk(1, "long", 0.0, OTLP_MESSAGES), talk(2, "short", 1.0, OTLP_MESSAGES[:1])]
-    [transcript] = read(written(tmp_path / "spans.json", resource(*(talks[place] for place in order))))
-    assert (transcript.task_id, transcript.reward) == ("long", 0.0)
 
 
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
@@ -285,16 +188,6 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
     back = transcript_tree(again, GRAMMAR)
     assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
     assert back.root.state.messages == tree.root.state.messages
-
-
-@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
-def test_the_answer_to_a_last_turn_without_a_call_comes_back(tmp_path: Path, rows: Any) -> None:
-    messages = [("user", "guess"), ("assistant", "41"), ("user", "more"), ("assistant", "42"), ("user", "right")]
-    told = {"messages": [{"role": role, "content": content} for role, content in messages], "reward": 1}
-    [transcript] = read(written(tmp_path / "in.json", told))
-    out = written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD))
-    [back] = read(out)
-    assert [(each.role, each.content) for each in back.messages] == messages
 
 
 def forked_tree() -> Tree:
@@ -345,18 +238,6 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
 
 
-def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "run", load_config(None, []), resume=False) as run:
-        write_shard(run.trees, "collect", 0, [to_record(forked_tree())])
-    other = written(tmp_path / "out.jsonl", CHAT)
-    before = other.read_bytes()
-    done = treeagent("traces", tmp_path / "run", "--out", other)
-    assert done.returncode == 2 and "--from trees" in done.stderr
-    assert other.read_bytes() == before
-    done = treeagent("traces", tmp_path / "run", "--out", tmp_path / "new.jsonl")
-    assert done.returncode == 2 and not (tmp_path / "new.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     "content, named",
     [
@@ -365,16 +246,10 @@ def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -
         ('{"messages": []}', "line 1"),
         ('{"messages": [{"role": "robot", "content": "x"}]}', "robot"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "line 1, imported-0"),
-        ('{"messages": [{"role": "user", "content": 3}]}', "line 1"),
-        ('{"messages": "hello"}', "line 1"),
         ('{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}', "f"),
-        ('{"messages": [{"role": "assistant", "tool_calls": [{}]}]}', "line 1"),
         ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
         (orjson.dumps(resource(HUGE)).decode(), "trace huge"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
-        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "2025-01-01"}]}]}]}', "2025-01-01"),
-        ('{"resourceSpans": 3}', "line 1"),
-        ("3", "line 1"),
     ],
 )
 def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:

@@ -13,16 +13,11 @@ from report_sample import TASK, sample_tree
 from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
 
 from treeagent.config import RunConfig
-from treeagent.contrib.viewer.collect import Collector
-from treeagent.contrib.viewer.criticality import criticality
-from treeagent.contrib.viewer.pack import FLAGS, pack
+from treeagent.contrib.viewer.collect import collect
+from treeagent.contrib.viewer.pack import FLAGS, criticality, pack
 from treeagent.contrib.viewer.page import write_page
-from treeagent.pipeline.folder import Run, is_being_written
 from treeagent.search.growth import Growth, backup
-from treeagent.search.node import Edge, Node, Tree, sees_rewards
 from treeagent.search.record import to_record
-from treeagent.store import write_shard
-from treeagent.types import Action, Message, State
 
 
 def named(row: dict[str, Any]) -> set[str]:
@@ -82,52 +77,6 @@ def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
     assert pack(tree, RunConfig(), "plan").summary.get("solved") is None
 
 
-def test_a_plan_whose_thoughts_are_steps_hides_its_rewards_too() -> None:
-    """A thought pays 0 even where rewards are withheld. V is 1 at the end of the plan, but the episode failed."""
-
-    def path(reward: float | None) -> Tree:
-        opening, thought = Message("user", TASK.prompt), Message("assistant", "Hm. ", partial=True)
-        turn = Message("assistant", "Hm. buy[1]")
-        end = Node(State(TASK, (opening, turn, Message("user", "Thank you."))), value=1.0, terminated=True)
-        buy = Edge(Action("buy[1]", "buy[1]"), 1.0, visits=1, value_sum=1.0, reward=reward, child=end)
-        between = Node(State(TASK, (opening, thought)), edges=[buy])
-        think = Edge(Action("Hm. ", "", "Hm."), 1.0, visits=1, value_sum=1.0, child=between)
-        return Tree(TASK, 7, Node(State(TASK, (opening,)), edges=[think]))
-
-    plan, played = path(None), path(0.0)
-    summary = pack(plan, RunConfig(), "plan", played).summary
-    assert summary["solved"] is False and not {"found", "best", "regret"} & set(summary)
-    assert (sees_rewards(plan), sees_rewards(played)) == (False, True)
-
-
-def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:
-    tree = sample_tree()
-    search, _ = tree.root.edges
-    buy = search.child.edges[1] if search.child else search
-    buy.own_reward, buy.reward = 1.0, 0.9
-    summary = pack(tree, RunConfig(), "training").summary
-    assert (summary["solved"], summary["found"], summary["return"]) == (True, True, 0.9)
-
-
-def test_an_end_without_a_verdict_is_a_success_by_its_outcome() -> None:
-    tree = sample_tree()
-    search, _ = tree.root.edges
-    buy = search.child.edges[1] if search.child else search
-    buy.own_reward, buy.reward = 1.0, None
-    assert "success" in named(pack(tree, RunConfig(), "training").rows["steps"][2])
-
-
-def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
-    """Best-of-N keeps equal samples as separate siblings, each with a chain of its own."""
-    tree = sample_tree()
-    twin = Edge(tree.root.edges[0].action, 0.7, visits=9, child=Node(tree.root.state))
-    tree.root.edges.insert(0, twin)
-    played = sample_tree()
-    played.root.edges = played.root.edges[:1]
-    rows = pack(tree, RunConfig(), "plan", played).rows["steps"]
-    assert [place for place, row in enumerate(rows) if "chosen" in named(row)] == [1, 2]  # then the malformed call
-
-
 def test_the_order_of_simulations_is_stored_and_packed() -> None:
     """The stored order counts nodes, the packed one steps: an untried candidate is a step, but not a node."""
     tree = sample_tree()
@@ -160,18 +109,6 @@ def test_the_page_allows_its_own_script_and_style_alone(tmp_path: Path) -> None:
     assert again.returncode == 0 and (tmp_path / "again.html").read_text() == page
 
 
-def test_a_shard_that_has_not_changed_is_not_packed_again(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [large_tree(5)])
-    collector = Collector()
-    first = collector.collect([run])
-    write_shard(run / "trees", "collect-1", 0, [to_record(large_tree(5, seed=1))])
-    second = collector.collect([run])
-    assert len(second.pieces) == 2 and second.pieces[0] is first.pieces[0]  # the same object, not an equal one
-    assert [(each["name"], each["piece"]) for each in second.index["trees"]] == [("collect", 0), ("collect-1", 1)]
-    write_shard(run / "trees", "collect", 0, [to_record(large_tree(6, seed=1))])
-    assert collector.collect([run]).index["trees"][0]["steps"] == 6
-
-
 def test_names_that_no_run_has_are_told(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [large_tree(5)])
     failed = treeagent("view", run, "--only", "collect-7")
@@ -182,13 +119,13 @@ def test_names_that_no_run_has_are_told(tmp_path: Path) -> None:
 
 def test_the_page_of_two_runs_holds_both(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [large_tree(3)]) for name in ("one", "two")]
-    content = Collector().collect(runs)
+    content = collect(runs)
     assert [run["name"] for run in content.index["runs"]] == ["one", "two"]
     assert [(each["run"], each["piece"]) for each in content.index["trees"]] == [(0, 0), (1, 1)]
 
 
 def test_the_page_of_a_whole_run(finished_run: Path, tmp_path: Path) -> None:
-    write_page(page := tmp_path / "view.html", Collector().collect([finished_run]))
+    write_page(page := tmp_path / "view.html", collect([finished_run]))
     data = opened(page.read_text())
     index = data["index"]
     trees = [each for each in index["trees"] if each["kind"] == "trees"]
@@ -200,10 +137,3 @@ def test_the_page_of_a_whole_run(finished_run: Path, tmp_path: Path) -> None:
     step = first["steps"][0]
     words = "".join(run["vocabulary"][str(token)] for token in step["tokens"])
     assert words.removesuffix("<|end|>") == step["text"]
-
-
-def test_a_run_is_being_written_while_its_lock_is_held(tmp_path: Path) -> None:
-    assert not is_being_written(tmp_path)
-    with Run.create(tmp_path / "run", RunConfig(), resume=False):
-        assert is_being_written(tmp_path / "run")
-    assert not is_being_written(tmp_path / "run")

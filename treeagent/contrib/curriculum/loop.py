@@ -1,11 +1,24 @@
-"""Search-and-adapt on stages of growing difficulty, each once the policy succeeds in the one before."""
+"""``treeagent curriculum``: search-and-adapt on stages of growing difficulty."""
 
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from pydantic import TypeAdapter, ValidationError
 
+from treeagent.cli.options import (
+    Config,
+    Out,
+    Overrides,
+    Resume,
+    Seed,
+    Trust,
+    checkpoint_and_overrides,
+    chosen_settings,
+    print_end,
+)
 from treeagent.config import RunConfig
 from treeagent.contrib.curriculum.stages import Curriculum, Stage
 from treeagent.loop import compare
@@ -14,17 +27,38 @@ from treeagent.pipeline.evaluate import EvaluationJob, play_jobs
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.opening import opened
 from treeagent.pipeline.outcomes import Row
-from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.progress import Progress, RichProgress
 from treeagent.pipeline.rounds import RoundHistory, begin, finish_round, update_round
 from treeagent.types import UserError
 
+app = typer.Typer()
+
+
+@app.command()
+def curriculum(
+    stages: Annotated[Path, typer.Argument(metavar="STAGES.toml", help="The stages, the easiest first.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHECKPOINT]", help="The policy to start from; by default a warm start makes one."),
+    ] = None,
+    out: Out = Path("runs/curriculum"),
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    trust: Trust = False,
+) -> None:
+    """Search and learn in rounds, as train does, on tasks that grow harder as the policy succeeds.
+
+    Example: treeagent curriculum stages.toml --config envs/toolbox --out runs/curriculum
+    """
+    start, changes = checkpoint_and_overrides(checkpoint, overrides)
+    settings = chosen_settings(config, changes, seed, resume, trust, out, start)
+    print_end(train(settings, out, read_curriculum(stages), start, resume=resume, progress=RichProgress()), out)
+
 
 def read_curriculum(file: Path) -> Curriculum:
-    """The stages of a TOML file.
-
-    Raises:
-        UserError: the file cannot be read, or a stage is wrong.
-    """
+    """The stages of a TOML file."""
     try:
         return TypeAdapter(Curriculum).validate_python(tomllib.loads(file.read_text()))
     except (OSError, tomllib.TOMLDecodeError) as error:

@@ -13,7 +13,7 @@ from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
 from treeagent.search.node import outcome as own_return
 from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import transition
-from treeagent.world_model.trace import reflection
+from treeagent.world_model.trace import affects_return, describe_step
 from treeagent.world_model.transition import Experience
 
 
@@ -68,12 +68,10 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
     """For each state, compare the best action with every other call tried there that had a worse outcome, and give one
     reflection for each (as in the paper's equation 4).
 
-    Only real steps with an end below them are compared, and the best action is one that ``tree.may_prefer``. Trees with
-    separate nodes for thoughts and actions have no reflections.
+    Only real steps with an end below them are compared, and the best action is one that ``tree.may_prefer``.
 
     Args:
-        min_return: lowest undiscounted return of the best path through the best action, by the environment's own
-            rewards.
+        min_return: lowest undiscounted return of the best path, by the environment's own rewards.
         grammar: the format of the tree's turns.
     """
     for path, node in tree.walk():
@@ -93,14 +91,17 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
                     yield Reflection(path, turn)
 
 
+def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
+    """One line that says why ``better`` is better than ``other``, another action in the same state: what each did, and
+    what it led to (``found`` and ``lost``)."""
+    tried, chosen = (describe_step(one, with_items=affects_return(one)) for one in (other, better))
+    return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
+
+
 def reflection_rows(
     tree: Tree, min_return: float, grammar: Grammar, encode_action: Callable[[str], tuple[int, ...]]
 ) -> Iterator[TokenRow]:
-    """Each reflection as a row: the prompt that the policy read at its state, then the turn. Only the turn carries
-    loss.
-
-    The text of the turn is new, so ``encode_action`` tokenises it here for the first time.
-    """
+    """Each reflection as a row: the prompt that the policy read at its state, then the turn, which carries the loss."""
     for each in reflections(tree, min_return, grammar):
         prompt, turn_ids = tree.prompt_ids(each.path), encode_action(each.turn)
         yield TokenRow(tree.task.id, prompt + turn_ids, (False,) * len(prompt) + (True,) * len(turn_ids))

@@ -37,12 +37,7 @@ class EarlyOptions:
 
 def early_experience(run: Run, start: Path, out: Path, options: EarlyOptions) -> int:
     """Train a copy of the checkpoint ``start`` on the trees of a run, and save it to ``out``. Returns the number of
-    rows.
-
-    Raises:
-        NothingToLearn: the trees give no rows.
-        UserError: another model searched the trees.
-    """
+    rows."""
     config = run.config
     loaded = load_checkpoint(start, device_map=config.policy.device_map)
     model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
@@ -61,11 +56,7 @@ def early_experience(run: Run, start: Path, out: Path, options: EarlyOptions) ->
 
 
 def early_rows(run: Run, checkpoint: Checkpoint, options: EarlyOptions) -> Iterator[TokenRow]:
-    """The rows that the options name, of all searched trees of a run.
-
-    Raises:
-        UserError: another model searched the trees.
-    """
+    """The rows that the options name, of all searched trees of a run."""
     chat = make_chat(checkpoint, run.config)
     for tree in read_trees(run.trees, run.collections()):
         if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:

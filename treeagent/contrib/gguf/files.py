@@ -1,12 +1,13 @@
-"""Import a model from a GGUF file (llama.cpp's format) as a standard Hugging Face checkpoint."""
+"""``treeagent gguf``: import a model from a GGUF file (llama.cpp's format) as a standard Hugging Face checkpoint."""
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
-import psutil
 import torch
+import typer
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -15,16 +16,32 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
-from transformers import __version__ as version
-from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
 from treeagent.agent.checkpoint import no_progress_bars
 from treeagent.generators.config import DType
 from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
-_BYTES = 4
-"""Bytes of a weight in memory; weights are read as float32."""
+app = typer.Typer()
+
+
+@app.command()
+def gguf(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model in llama.cpp's format (.gguf).")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option(help="Number format of the weights: float32 keeps them exactly."),
+    ] = "float32",
+) -> None:
+    """Import a GGUF file as a standard Hugging Face checkpoint.
+
+    Example: treeagent gguf SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+    """
+    if out.exists():
+        raise UserError(f"{out} exists: choose a new folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    typer.echo(f"checkpoint in {import_gguf(file, out, dtype)}")
 
 
 def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
@@ -74,7 +91,7 @@ def _without_others(tokenizer: PreTrainedTokenizerBase, rows: int) -> PreTrained
 
 
 def _require_readable(file: Path) -> None:
-    """Check a file by its header. Raises UserError as ``import_gguf``."""
+    """Check the first bytes of a file, and that the package gguf is installed."""
     try:
         with regular(file).open("rb") as opened:
             magic = opened.read(4)
@@ -82,28 +99,8 @@ def _require_readable(file: Path) -> None:
         raise UserError(f"{file} cannot be read ({error.strerror}): give the path of a GGUF file") from error
     if magic != b"GGUF":
         raise UserError(f"{file} is no GGUF file: its first bytes are {magic!r}, not b'GGUF'; give another file")
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise UserError(f"gguf is missing ({error}): pip install 'treeagent[gguf]'") from error
-    try:
-        reader = GGUFReader(file)
-        architecture = str(reader.fields["general.architecture"].contents())
-        weights = sum(int(tensor.n_elements) for tensor in reader.tensors)
-    except Exception as error:  # as in ``import_gguf``: a damaged file may raise any exception
-        raise _refused(file, f"{type(error).__name__} {error}") from error
-    if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
-        raise UserError(
-            f"{file} holds a model of architecture {architecture!r}, which transformers {version} does not read from "
-            "GGUF files: give the folder or the hub name of the model itself"
-        )
-    memory = psutil.virtual_memory().total
-    if weights * _BYTES > memory:
-        raise UserError(
-            f"the {weights:,} weights of {file} take {weights * _BYTES / 2**30:.1f} GiB as float32, but this machine "
-            f"has {memory / 2**30:.1f} GiB of memory: use a smaller model, or give the model's hub name and "
-            "policy.dtype=bfloat16"
-        )
+    if find_spec("gguf") is None:
+        raise UserError("gguf is missing: pip install 'treeagent[gguf]'")
 
 
 def _refused(file: Path, reason: str) -> UserError:

@@ -30,7 +30,7 @@ def hindsight(
 
     from treeagent.contrib.hindsight.divergence import hindsight as measured
     from treeagent.contrib.hindsight.divergence import searching_policy
-    from treeagent.contrib.viewer.criticality import criticality
+    from treeagent.contrib.viewer.pack import criticality
     from treeagent.pipeline.folder import COLLECTED, Run
     from treeagent.search.record import from_record
     from treeagent.store import read_as, write_atomic

@@ -26,11 +26,7 @@ _NOTES = {
 
 
 def searching_policy(run: Run) -> Path:
-    """The checkpoint that searched the latest trees of a run.
-
-    Raises:
-        UserError: the run does not record it.
-    """
+    """The checkpoint that searched the latest trees of a run."""
     for name in reversed(run.collections()):
         if (checkpoint := run.recorded_checkpoint(name)) is not None:
             return checkpoint
@@ -38,11 +34,7 @@ def searching_policy(run: Run) -> Path:
 
 
 def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], dict[int, float]]:
-    """``divergences`` of a tree by the policy of a checkpoint.
-
-    Raises:
-        UserError: the policy has no token ids.
-    """
+    """``divergences`` of a tree by the policy of a checkpoint."""
     _, policy = load_actors(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
         raise UserError("hindsight wants log-probabilities of token ids, which this policy.generator does not give")
@@ -53,12 +45,7 @@ def divergences(tree: Tree, policy: LLMPolicy) -> dict[int, float]:
     """The divergence of every action on a finished path, in nats, by ``id`` of the edge: the mean of
     |log π(a|s, outcome) - log π(a|s)| over the finished paths through the action, each with its own outcome, at the
     policy's temperature. Forced tokens (``Action.forced``) do not count. An action is left out where the prompt with
-    the sentence is too long.
-
-    Raises:
-        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched the
-            tree, or the tree was collected without token ids.
-    """
+    the sentence is too long."""
     if tree.text_only:
         raise UserError(f"the tree of task {tree.task.id} holds actions without token ids, whose chance is unknown")
     ends: dict[int, Counter[bool]] = {}
@@ -104,11 +91,7 @@ def divergences(tree: Tree, policy: LLMPolicy) -> dict[int, float]:
 
 
 def prompt_with_note(chat: ChatFormat, tree: Tree, start: Node, note: str) -> tuple[int, ...]:
-    """The token ids of the prompt at ``start``, a node where a prompt begins, with a note before the task.
-
-    Raises:
-        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched it.
-    """
+    """The token ids of the prompt at ``start``, a node where a prompt begins, with a note before the task."""
     messages = as_read(start.state.messages, start.left_out)
     if chat.prompt_ids(messages) != start.context_ids:
         raise UserError(

@@ -21,11 +21,8 @@ messages, which TRL's ``SFTTrainer`` reads."""
 
 
 def write_marked(source: Run, out: Path) -> Counter[str]:
-    """Write a run with the trees and episodes of ``source``, changed by its marks (``apply_marks``).
-
-    Returns:
-        how often each kind of mark changed a tree.
-    """
+    """Write a run with the trees and episodes of ``source``, changed by its marks. Returns how often each kind of mark
+    changed a tree."""
     marks, margin = deciding(read_marks(source.path / FILE)), source.config.update.pairs.min_margin
     counts, edits = Counter[str](), dict[str, dict[str, Any]]()
 
@@ -52,7 +49,7 @@ def write_marked(source: Run, out: Path) -> Counter[str]:
 
 
 def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]], margin: float) -> Counter[str]:
-    """Change a tree in memory as reviewers judged it.
+    """Change a tree in memory as reviewers judged it, and count what changed.
 
     * The end of an episode that they call solved returns 1, and one that they call failed returns 0; the change of the
       return is backed up to the root.
@@ -64,9 +61,6 @@ def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]], margin: float) 
     Args:
         marks: the ``deciding`` marks by state.
         margin: in reward units.
-
-    Returns:
-        how many episodes, comparisons and refused actions changed the tree.
     """
     counts = Counter[str]()
     found = [(path, node, marks.get(state_hash(tree.task.id, node.state.messages), ())) for path, node in tree.walk()]

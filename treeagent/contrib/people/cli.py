@@ -21,7 +21,7 @@ from treeagent.contrib.people.marks import (
 )
 from treeagent.contrib.people.queue import review_queue
 from treeagent.contrib.people.server import Review, ReviewServer
-from treeagent.contrib.people.statistics import agreements
+from treeagent.contrib.people.statistics import agreements, in_words
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.terminal import Terminal
 from treeagent.types import UserError
@@ -51,7 +51,6 @@ def serve(
     Example: treeagent review serve runs/shop --who ada
     """
     run = Run.open(run_folder)
-    read_marks(run.path / FILE)  # raises here, before the server starts, if the file is damaged
     items = review_queue(run, kind)
     if not items:
         raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")
@@ -88,10 +87,10 @@ def list_marks(run_folder: RunFolder) -> None:
             value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
             console.print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
     pairs, ends = agreements(run)
-    if pairs.items:
-        console.print(f"Q is greater for the preferred action in {pairs.words()} of the pairs")
-    if ends.items:
-        console.print(f"the environment agrees on {ends.words()} of the judged episodes")
+    if pairs:
+        console.print(f"Q is greater for the preferred action in {in_words(pairs)} of the pairs")
+    if ends:
+        console.print(f"the environment agrees on {in_words(ends)} of the judged episodes")
     for call in unsafe_calls(every):
         console.print(Text(f"unsafe; a pattern that forbids it: {visible(re.escape(call))}"))
 
@@ -135,12 +134,8 @@ def apply(
 
 
 def _name(who: str) -> str:
-    """The name that marks bear: ``who``, or else the user's login.
-
-    Raises:
-        UserError: the user has no login, as a container's user may have none.
-    """
+    """The name that marks bear: ``who``, or else the user's login."""
     try:
         return who or getpass.getuser()
-    except (KeyError, OSError) as error:
+    except (KeyError, OSError) as error:  # as in a container
         raise UserError("this user has no login name: give a name by --who") from error

@@ -4,7 +4,6 @@ RUN/marks.jsonl holds one JSON object per line, with the fields of ``Mark``. A l
 withdraws a mark. A mark names the judged conversation by a hash, so it applies in every tree with this conversation.
 """
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,11 +91,7 @@ _MARK = TypeAdapter(Mark)
 
 
 def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
-    """A mark with the current time. Without an ``id`` it gets a new one.
-
-    Raises:
-        ValueError: the fields do not fit each other.
-    """
+    """A mark with the current time. Without an ``id`` it gets a new one."""
     when = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
         return _MARK.validate_python({"id": uuid4().hex, "when": when, "who": who, "verdict": verdict} | fields)
@@ -111,14 +106,8 @@ def state_hash(task_id: str, messages: Sequence[Message]) -> str:
 
 
 def append_mark(path: Path, mark: Mark) -> bool:
-    """Append a mark to a file and flush it to disk. Several processes may append to one file.
-
-    Returns:
-        False if the file already holds a mark with this id; nothing is added then.
-
-    Raises:
-        StoreError: the file system refused; the file is as it was.
-    """
+    """Append a mark to a file and flush it to disk. Several processes may append to one file. Returns False, and adds
+    nothing, if the file already holds a mark with this id."""
     line = orjson.dumps(asdict(mark), option=orjson.OPT_APPEND_NEWLINE)
     try:
         with appendable(path) as file:
@@ -130,13 +119,9 @@ def append_mark(path: Path, mark: Mark) -> bool:
                 return False
             # Cut off a part of a line that a crash left. Its reviewer got no confirmation that the mark was stored.
             os.ftruncate(file.fileno(), len(complete))
-            try:
-                if os.write(file.fileno(), line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
-            except OSError:
-                os.ftruncate(file.fileno(), len(complete))
-                raise
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
         if not complete:
             sync(path.parent)
     except OSError as error:
@@ -145,11 +130,7 @@ def append_mark(path: Path, mark: Mark) -> bool:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """All marks in a file, withdrawals included, in order. Empty if the file does not exist.
-
-    Raises:
-        StoreError: a line holds no mark.
-    """
+    """All marks in a file, withdrawals included, in order. Empty if the file does not exist."""
     if not os.path.lexists(path):
         return []
     content = regular(path).read_bytes()
@@ -168,8 +149,7 @@ def _parse(path: Path, content: bytes) -> list[Mark]:
 
 def _reason(error: ValidationError) -> str:
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": Value error, ")
 
 
 def effective_marks(marks: Iterable[Mark]) -> list[Mark]:
@@ -199,14 +179,8 @@ def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
 
 
 def preference(marks: Iterable[Mark], first: str, second: str) -> int | None:
-    """Which of two actions at one state reviewers prefer, by majority.
-
-    Args:
-        marks: the ``deciding`` marks of the state.
-
-    Returns:
-        1 if ``first`` is better, -1 if ``second`` is, 0 for a tie; None if no mark compares the two.
-    """
+    """Which of two actions at one state the majority of the ``deciding`` marks prefers: 1 for ``first``, -1 for
+    ``second``, 0 for a tie; None if no mark compares the two."""
     votes = [mark for mark in marks if mark.verdict in ("better", "tie") and set(mark.shown) == {first, second}]
     if not votes:
         return None
@@ -223,14 +197,9 @@ def label(marks: Iterable[Mark]) -> bool | None:
 
 def unsafe_calls(marks: Iterable[Mark]) -> tuple[str, ...]:
     """The calls that standing marks call unsafe, as in ``Mark.calls``, sorted."""
-    count = [mark for mark in effective_marks(marks) if mark.verdict == "unsafe"]
-    calls = {
-        call
-        for mark in count
-        for index, call in enumerate(mark.calls)
-        if call and (mark.choice is None or mark.choice == index)
-    }
-    return tuple(sorted(calls))
+    unsafe = [mark for mark in effective_marks(marks) if mark.verdict == "unsafe"]
+    calls = {call for mark in unsafe for at, call in enumerate(mark.calls) if mark.choice in (None, at)}
+    return tuple(sorted(calls - {""}))
 
 
 def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
@@ -250,16 +219,11 @@ def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
 
 
 def krippendorff_alpha(items: Sequence[Sequence[object]]) -> float | None:
-    """α = 1 - D_o / D_e for nominal values (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability").
-
-    D_o is the observed disagreement between values of one item, and D_e the disagreement expected by chance. 1 is full
-    agreement, 0 is agreement at the level of chance.
+    """α = 1 - D_o / D_e for nominal values (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability"), where D_o
+    is the observed disagreement between values of one item, and D_e the one expected by chance. 1 is full agreement.
 
     Args:
-        items: the values that reviewers gave to each item, without missing ones.
-
-    Returns:
-        α, or None if no item has two values or all values are equal.
+        items: the values that reviewers gave to each item. α is None if no item has two, or all are equal.
     """
     units = [list(item) for item in items if len(item) > 1]
     values = [value for unit in units for value in unit]

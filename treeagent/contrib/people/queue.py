@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import combinations, islice
+from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
@@ -35,14 +36,13 @@ class Item:
     """Texts of the two actions, or of all actions of the episode."""
     doubt: float
     rank: int
-    """Number of items of the same tree (of a pair) or task (of an episode) that come before this one."""
+    """Number of items of the same tree or task that come before this one."""
     name: str
     index: int
     line: int
     """Line of the tree in the shard ``index`` of ``name``."""
     path: tuple[int, ...] = ()
     """For a pair, the indices of the edges that lead from the root to its state."""
-    found_not_taken: bool = False
 
 
 def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
@@ -51,7 +51,7 @@ def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
     items: dict[str, Item] = {}
     if kind != "episodes":
         for name in run.collections():
-            for index, line, tree in _stored(run, name, "trees"):
+            for index, line, tree in _stored(run.trees, name):
                 for item in pair_items(tree, name, index, line, run.config.environment.returns):
                     items.setdefault(item.id, item)
     if kind != "pairs":
@@ -77,8 +77,7 @@ def node_at(tree: Tree, path: Sequence[int]) -> Node:
     return node
 
 
-def _stored(run: Run, name: str, kind: Literal["trees", "episodes"]) -> Iterator[tuple[int, int, Tree]]:
-    folder = run.trees if kind == "trees" else run.episodes
+def _stored(folder: Path, name: str) -> Iterator[tuple[int, int, Tree]]:
     for file in shards(folder, name):
         _, index = shard_place(file)
         for line, tree in enumerate(read_as(from_record, folder, name, index)):
@@ -89,8 +88,7 @@ def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.
     """The probability that Q has two tried siblings in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))).
 
     Q over N visits is modelled as normal about the true value with standard deviation σ/√N. σ = (high - low) / 2 is the
-    greatest standard deviation of returns in the range ``returns``. The probability is 1/2 for equal Q, and falls as
-    the margin and the visits grow.
+    greatest standard deviation of returns in the range ``returns``.
     """
     low, high = returns
     spread = (high - low) / 2 * math.sqrt(1 / first.visits + 1 / second.visits)
@@ -117,7 +115,7 @@ def pair_items(
             doubt = doubt * node.visits / total + missed
             state, texts = state_hash(tree.task.id, node.state.messages), (first.action.text, second.action.text)
             known = _id("pair", state, texts)
-            item = Item(known, "pair", tree.task.id, state, texts, doubt, 0, name, index, line, path, missed)
+            item = Item(known, "pair", tree.task.id, state, texts, doubt, 0, name, index, line, path)
             found.append((doubt, item))
     best = nlargest(_MOST_PER_TREE, found, key=lambda each: each[0])
     for rank, (_, item) in enumerate(best):
@@ -155,7 +153,7 @@ def _episode_items(run: Run) -> Iterator[Item]:
     solved: dict[str, list[bool]] = {}
     items: list[tuple[bool, Item]] = []
     for name in shard_names(run.episodes):
-        for index, line, episode in _stored(run, name, "episodes"):
+        for index, line, episode in _stored(run.episodes, name):
             path = steps(episode)
             end = path[-1].child if path else None
             if end is None or episode.error or not end.ended:

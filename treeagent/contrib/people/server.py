@@ -34,7 +34,7 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.report.describe import observation, steps
 from treeagent.search.node import Edge, Node
 from treeagent.store import StoreError
-from treeagent.types import Message, storable
+from treeagent.types import Message, UserError, storable
 from treeagent.visible import visible
 
 _LONGEST = 1 << 20
@@ -53,33 +53,20 @@ _HEADERS = {
 }
 
 
-class BadRequest(ValueError):
-    """A request that the interface cannot process. The message is one sentence for the reviewer."""
-
-
 class Review:
     """The queue and the marks of one reviewer. Thread-safe."""
 
     def __init__(self, run: Run, items: list[Item], who: str) -> None:
-        """
-        Args:
-            items: the queue, in its order.
-            who: the reviewer's name, which is stored with each mark.
-        """
         self.run, self.who = run, who
         self._items = {item.id: item for item in items}
         self._path = run.path / FILE
 
     def state(self, after: str = "") -> dict[str, Any]:
         """The state of the page as JSON values: the next item that this reviewer has not judged, counts of items, the
-        reviewer's latest marks, and the agreement of all reviewers.
-
-        Args:
-            after: id of the item that the reviewer has just left; the search for the next item starts behind it. With
-                the prefix "at/" it starts at that item itself. Empty starts at the beginning of the queue.
-        """
+        reviewer's latest marks, and the agreement of all reviewers. The next item is looked for behind the item
+        ``after``, or with the prefix "at/" from that item on."""
         stays, after = after.startswith("at/"), after.removeprefix("at/")
-        every = self._all_marks()
+        every = read_marks(self._path)
         own = [mark for mark in effective_marks(every) if mark.who == self.who]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
@@ -96,9 +83,6 @@ class Review:
             "marks": [_mark_json(mark) for mark in own[: -_RECENT - 1 : -1]],
             "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
         }
-
-    def _all_marks(self) -> list[Mark]:
-        return read_marks(self._path)
 
     def shown(self, item: Item) -> dict[str, Any]:
         """An item as the page shows it: without values, visits, rewards or anyone's preferences."""
@@ -121,29 +105,22 @@ class Review:
         return content | {"talk": _messages_json(tree.root.state.messages), "actions": actions}
 
     def mark(self, request: Mapping[str, Any]) -> bool:
-        """Store a mark that the page sent.
+        """Store a mark that the page sent. Returns False if it was already stored.
 
         Args:
             request: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice``
                 (index of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
-
-        Returns:
-            False if the mark was already stored.
-
-        Raises:
-            BadRequest: a value is invalid.
-            StoreError: the mark could not be written.
         """
         item = self._items.get(_text(request, "item"))
         verdict = _text(request, "verdict")
         if item is None:
-            raise BadRequest("this item is not in the queue: load the page again")
+            raise UserError("this item is not in the queue: load the page again")
         allowed = set(get_args(Verdict)) - {"withdraw"} - ({"solved", "failed"} if item.kind == "pair" else _OF_PAIRS)
         if verdict not in allowed:
-            raise BadRequest(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
+            raise UserError(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
         choice = request.get("choice")
         if not (choice is None or (isinstance(choice, int) and not isinstance(choice, bool))):
-            raise BadRequest("choice is an index or null")
+            raise UserError("choice is an index or null")
         tree = load(self.run, item)
         fields: dict[str, Any] = {"state": item.state, "choice": choice}
         if item.kind == "pair":
@@ -169,26 +146,15 @@ class Review:
                 **fields,
             )
         except ValueError as error:
-            raise BadRequest(f"the mark is incomplete: {error}"[:300]) from None
+            raise UserError(f"the mark is incomplete: {error}"[:300]) from None
         return append_mark(self._path, mark)
 
     def withdraw(self, request: Mapping[str, Any]) -> bool:
-        """Withdraw one of the reviewer's own marks.
-
-        Args:
-            request: ``id`` of the withdrawal (32 hex digits), and ``mark``, the id of the mark to withdraw.
-
-        Returns:
-            False if the withdrawal was already stored.
-
-        Raises:
-            BadRequest: the mark is not one of this reviewer's, or the id is invalid.
-            StoreError: the withdrawal could not be written.
-        """
-        known = {mark.id for mark in self._all_marks() if mark.who == self.who and mark.verdict != "withdraw"}
+        """Withdraw the reviewer's own mark ``mark``. Returns False if the withdrawal ``id`` was already stored."""
+        known = {mark.id for mark in read_marks(self._path) if mark.who == self.who and mark.verdict != "withdraw"}
         mark_id = _text(request, "mark")
         if mark_id not in known:
-            raise BadRequest("that is no mark of yours: load the page again")
+            raise UserError("that is no mark of yours: load the page again")
         return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=mark_id))
 
 
@@ -222,13 +188,13 @@ def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
 def _text(request: Mapping[str, Any], key: str) -> str:
     value = request.get(key, "")
     if not isinstance(value, str):
-        raise BadRequest(f"{key} is a text")
+        raise UserError(f"{key} is a text")
     return value
 
 
 def _identifier(request: Mapping[str, Any]) -> str:
     if not _ID.fullmatch(identifier := _text(request, "id")):
-        raise BadRequest("id is 32 hex digits")
+        raise UserError("id is 32 hex digits")
     return identifier
 
 
@@ -238,13 +204,6 @@ class ReviewServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, review: Review, port: int = 0) -> None:
-        """
-        Args:
-            port: 0 chooses a free port.
-
-        Raises:
-            OSError: the port is taken.
-        """
         super().__init__(("127.0.0.1", port), _Handler)
         self.review, self.token = review, secrets.token_urlsafe(24)
         self.page = html(
@@ -324,10 +283,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:
             self._send(HTTPStatus.OK, orjson.dumps(make()), "application/json")
-        except BadRequest as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except StoreError as error:
             self._refuse(HTTPStatus.INSUFFICIENT_STORAGE, str(error))
+        except UserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.close_connection = True  # the request's body was not read

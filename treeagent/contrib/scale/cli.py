@@ -30,8 +30,7 @@ def scale(
     from typer.main import get_command
 
     from treeagent.cli.app import app as root
-    from treeagent.contrib.scale.install import installed
-    from treeagent.contrib.scale.settings import Scale
+    from treeagent.contrib.scale.settings import Scale, installed
 
     with installed(Scale(processes, accelerate_config, ray, address, gpus_per_worker)):
         code = get_command(root).main(command, prog_name="treeagent", standalone_mode=False)

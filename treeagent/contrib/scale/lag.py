@@ -1,4 +1,4 @@
-"""Search-and-adapt in which the updates of a round run beside the search of the next one.
+"""``treeagent lag``: search-and-adapt in which the updates of a round run beside the search of the next one.
 
 Round n+1 searches with the policy from before the updates of round n, one version behind. It saves time where search
 and updates use different resources, such as a slow environment, a server or a second GPU. Measured with a slow
@@ -9,14 +9,28 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from treeagent.cli.options import (
+    Config,
+    Out,
+    Overrides,
+    Resume,
+    Seed,
+    Trust,
+    checkpoint_and_overrides,
+    chosen_settings,
+    print_end,
+)
 from treeagent.config import RunConfig
 from treeagent.loop import compare
 from treeagent.pipeline import update
 from treeagent.pipeline.opening import opened
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.processes import Processes
-from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.progress import Progress, RichProgress
 from treeagent.pipeline.rounds import (
     RoundHistory,
     audit_before_round,
@@ -25,6 +39,30 @@ from treeagent.pipeline.rounds import (
     search_round,
     update_round,
 )
+
+app = typer.Typer()
+
+
+@app.command()
+def lag(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHECKPOINT]", help="The policy to start from; by default a warm start makes one."),
+    ] = None,
+    out: Out = Path("runs/lag"),
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    trust: Trust = False,
+) -> None:
+    """Search and learn in rounds, as train does, with the updates of each round beside the search of the next.
+
+    Example: treeagent lag --config adapt --out runs/lag
+    """
+    start, changes = checkpoint_and_overrides(checkpoint, overrides)
+    settings = chosen_settings(config, changes, seed, resume, trust, out, start)
+    print_end(train_with_lag(settings, out, start, resume=resume, progress=RichProgress()), out)
 
 
 class Updater(Processes):

@@ -63,13 +63,8 @@ used."""
 def train_together(
     scale: Scale, jobs: Sequence[TrainJob], config: RunConfig, emit: Emit
 ) -> Iterator[tuple[TrainJob, dict[str, Any]]]:
-    """Run updates one after the other, each in ``scale.processes`` processes. Yields each with its facts.
-
-    The workers of the run are ended first, because the processes need the GPUs that these hold.
-
-    Raises:
-        WorkerLost: the processes could not be started, or failed.
-    """
+    """Run updates one after the other, each in ``scale.processes`` processes. Yields each with its facts. The workers
+    of the run are ended first, because the processes need their GPUs."""
     end_shared_workers()
     for job in jobs:
         job.scratch.mkdir(parents=True, exist_ok=True)
@@ -134,11 +129,7 @@ def _command(scale: Scale, folder: Path) -> list[str]:
 
 
 def check_accelerate_config(scale: Scale) -> None:
-    """Check that updates can train with the file ``scale.accelerate_config``.
-
-    Raises:
-        UserError: the file is not valid, or has a setting that an update cannot train with.
-    """
+    """Check that updates can train with the file ``scale.accelerate_config``."""
     if scale.accelerate_config is None:
         return
     setting, file = f"--accelerate-config {scale.accelerate_config}", _accelerate_config(scale)

@@ -44,11 +44,7 @@ class RayWorkers:
     """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
 
     def __init__(self, scale: Scale, count: int, config: RunConfig) -> None:
-        """Join the cluster, or start one that ends with this process; this takes seconds.
-
-        Raises:
-            UserError: there is no such cluster, or this machine lacks what a worker needs.
-        """
+        """Join the cluster, or start one that ends with this process; this takes seconds."""
         self._count = count
         _connect(scale, count)
         self._actor = ray.remote(

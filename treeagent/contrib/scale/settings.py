@@ -1,9 +1,14 @@
-"""How a command uses more than this machine's worker processes."""
+"""Settings of ``treeagent scale``, and the context in which they hold."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
+
+from treeagent.pipeline import processes, update
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -22,3 +27,22 @@ class Scale:
     """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; None starts one on this machine."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     """GPUs that each Ray worker reserves: a whole number of them, or a fraction of one."""
+
+
+@contextmanager
+def installed(scale: Scale) -> Iterator[None]:
+    """Context in which runs use the workers and processes that ``scale`` names."""
+    before = processes.start_workers, update.train_all
+    if scale.ray:
+        from treeagent.contrib.scale.ray import RayWorkers
+
+        processes.start_workers = partial(RayWorkers, scale)
+    if scale.processes > 1:
+        from treeagent.contrib.scale.launch import check_accelerate_config, train_together
+
+        check_accelerate_config(scale)
+        update.train_all = partial(train_together, scale)
+    try:
+        yield
+    finally:
+        processes.start_workers, update.train_all = before

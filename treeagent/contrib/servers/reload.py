@@ -53,15 +53,12 @@ def load_adapter(url: str, folder: Path) -> str:
 
 def reload(urls: Sequence[str], checkpoint: str, command: Sequence[str]) -> list[str]:
     """Run ``command`` for each server that does not serve ``checkpoint``, and wait until it does. Other workers on this
-    machine wait meanwhile.
+    machine wait meanwhile. Returns one sentence for each server that still does not serve it.
 
     Args:
         checkpoint: a folder or a name on the model hub. A server of another folder with the same name is reloaded, too.
         command: a program and its arguments, in which ``{checkpoint}`` and ``{url}`` are replaced. Without ``{url}``
             it runs once for all servers.
-
-    Returns:
-        one sentence for each server that still does not serve the checkpoint, with the reason.
     """
     lock = Path(gettempdir()) / f"treeagent-reload-{blake2b(' '.join(urls).encode(), digest_size=6).hexdigest()}"
     with lock.open("w") as held:

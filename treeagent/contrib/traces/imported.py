@@ -1,10 +1,10 @@
-"""The command ``treeagent import``: transcripts of other agents become a run, a GGUF file becomes a checkpoint."""
+"""The command ``treeagent import``: transcripts of other agents become a run."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -45,10 +45,7 @@ class Imported:
 
 @app.command()
 def import_file(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Transcripts (.jsonl, .json), or a model in llama.cpp's format (.gguf)."),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Transcripts (.jsonl, .json).")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
     overrides: Overrides = None,
     config: Config = None,
@@ -57,35 +54,21 @@ def import_file(
         typer.Option(
             "--checkpoint",
             metavar="CHECKPOINT",
-            help="Of transcripts: the model whose tokens they get, so that it can imitate them.",
+            help="The model whose tokens they get, so that it can imitate them.",
         ),
     ] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option(help="Of a model, number format of the weights: float32 keeps them exactly."),
-    ] = "float32",
 ) -> None:
-    """Import transcripts of other agents as a run, or a GGUF file as a stock Hugging Face checkpoint.
+    """Import transcripts of other agents as a run.
 
     Transcripts are OpenAI messages, one JSON line each, or OpenTelemetry GenAI spans in OTLP's JSON. Each becomes a
     tree with one path, which show, view, review, export and update rft can read. The settings (--config, KEY=VALUE)
     name their environment and policy.format; the default format is "tools".
 
     Example: treeagent import chats.jsonl runs/chats --checkpoint Qwen/Qwen3-0.6B
-
-    Example: treeagent import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
     """
     if out.exists():
         raise RunError(f"{out} exists: choose a new folder")
     console = Terminal(soft_wrap=True)
-    if file.suffix == ".gguf":
-        if overrides or config or checkpoint:
-            raise RunError("settings and --checkpoint are of transcripts: leave them out for a GGUF file")
-        from treeagent.contrib.gguf.files import import_gguf
-
-        out.parent.mkdir(parents=True, exist_ok=True)
-        console.print(f"checkpoint in {import_gguf(file, out, dtype)}")
-        return
     settings = [*([] if config else ["policy.format=tools"]), *(overrides or ())]
     chosen = load_config(find_recipe(config) if config else None, settings)
     done = import_transcripts(chosen, file, out, find_checkpoint(checkpoint) if checkpoint else None)
@@ -99,16 +82,8 @@ def import_file(
 
 
 def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Path | None = None) -> Imported:
-    """Write a run that holds the transcripts of a file, both as training trees and as episodes.
-
-    Args:
-        config: the settings of the run, such as its environment and the format of turns.
-        checkpoint: the model whose tokenizer gives the trees their token ids. Without it they hold text only, and
-            cannot be imitated.
-
-    Raises:
-        UserError: no transcript can be read; nothing is written.
-    """
+    """Write a run that holds the transcripts of a file, both as training trees and as episodes, in the tokens of
+    ``checkpoint``. Without it they hold text only, and cannot be imitated."""
     transcripts, left_out = read_transcripts(file)
     done = Imported(left_out=left_out)
     trees = list(_trees(config, transcripts, checkpoint, done))

@@ -46,18 +46,8 @@ class TraceFacts:
 
 
 def write_traces(run: Run, out: Path, format: TraceFormat, source: Source, tools: Sequence[ToolSpec]) -> int:
-    """Write the traces of a run's training trees or of its evaluation episodes as JSON lines.
-
-    The file is written completely or not at all.
-
-    Returns:
-        the number of lines.
-
-    Raises:
-        RunError: the run holds none; the file is untouched.
-        StoreError: the file cannot be written.
-        CorruptShard: a shard is damaged.
-    """
+    """Write the traces of a run's training trees or of its evaluation episodes as JSON lines, completely or not at all.
+    Returns the number of lines."""
     make: Callable[[Tree, TraceFacts], Iterable[Json]] = {
         "chat": chat_rows,
         "otlp": otlp_rows,
@@ -175,10 +165,7 @@ def _arguments(call: ToolCall) -> str:
 
 
 def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
-    """One line of TracesData per ended path.
-
-    Trees store no clock times. The times of the spans only express their order, and begin when the shard was stored.
-    """
+    """One line of TracesData per ended path. The times of the spans only express their order."""
     for number, path in enumerate(ended_paths(tree)):
         identity = [facts.stage, tree.task.id, tree.seed, number]
         trace, clock, spans = _hex(16, *identity), 0, list[Json]()
@@ -299,25 +286,16 @@ def _hex(size: int, *parts: object) -> str:
 
 def _attributes(values: Mapping[str, object]) -> list[Json]:
     def typed(value: object) -> Json:
-        match value:
-            case bool():
-                return {"boolValue": value}
-            case int():
-                return {"intValue": str(value)}
-            case float():
-                return {"doubleValue": value}
-            case _:
-                return {"stringValue": str(value)}
+        if isinstance(value, float):
+            return {"doubleValue": value}
+        return {"intValue" if isinstance(value, int) else "stringValue": str(value)}
 
     return [{"key": name, "value": typed(value)} for name, value in values.items()]
 
 
 def verifiers_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
-    """The tree as one trace in version 1 of verifiers' format: a graph with one node per message.
-
-    The context tokens of a state are stored with the last message that it adds. They are dropped if it adds no message,
-    because then nothing was sampled after them, and if its prompt starts anew (``Node.left_out``).
-    """
+    """The tree as one trace in version 1 of verifiers' format: a graph with one node per message. The context tokens of
+    a state are stored with the last message that it adds."""
     scored = advantages([tree], facts.advantages)
     nodes: list[Json] = []
 

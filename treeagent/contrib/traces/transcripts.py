@@ -6,7 +6,8 @@ holds anything else is unfit and is not imitated. A transcript that cannot be re
 
 import codecs
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,7 @@ from treeagent.store import regular
 from treeagent.types import Message, Role, State, Task, ToolCall, UserError, storable
 
 Json = dict[str, Any]
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",  # OpenAI's older name
-}
+_ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}
 _LATER: Mapping[str, Role] = {"system": "system", "user": "person", "tool": "user"}
 """The role of a message after the first turn. The answer of a tool is an observation, which has the role "user"."""
 _TEXTS = ("text", "input_text", "output_text")
@@ -64,41 +58,31 @@ class Transcript:
 
 
 def read_transcripts(path: Path) -> tuple[list[Transcript], list[str]]:
-    """Read the transcripts in a file of JSON or JSON lines.
-
-    Each value is an object with OpenAI's ``messages``, a list of such messages, or an object with OTLP's
-    ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id`` (or ``id``).
-
-    Returns:
-        the transcripts, and a sentence about each value that is none.
-
-    Raises:
-        StoreError: the path is not a regular file.
-    """
+    """Read the transcripts in a file of JSON or JSON lines: objects with OpenAI's ``messages``, lists of such messages,
+    or objects with OTLP's ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id``
+    (or ``id``). Returns also a sentence about each value that is no transcript."""
     found, left_out, traces = list[Transcript](), list[str](), dict[str, list[Json]]()
 
-    def attempt(place: str, read: Callable[[], object]) -> None:
+    @contextmanager
+    def attempt(place: str) -> Iterator[None]:
         try:
-            read()
+            yield
         except UserError as error:
             left_out.append(f"{place}: {error}")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             left_out.append(f"{place}: this is no transcript ({type(error).__name__} {error!s:.80})")
 
-    def take(place: str, text: bytes | None, value: Any) -> None:
-        if text is not None:
-            value = _json(text, "the line")
-        if isinstance(value, dict) and "resourceSpans" in value:
-            for span in _spans(value):
-                traces.setdefault(str(span["traceId"]), []).append(span)
-        else:
-            found.append(_from_openai(value, len(found), place))
-
     for place, text, value in _values(path):
-        attempt(place, lambda: take(place, text, value))  # noqa: B023
+        with attempt(place):
+            whole = value if text is None else _json(text, "the line")
+            if isinstance(whole, dict) and "resourceSpans" in whole:
+                for span in _spans(whole):
+                    traces.setdefault(str(span["traceId"]), []).append(span)
+            else:
+                found.append(_from_openai(whole, len(found), place))
     for trace, spans in traces.items():
-        place = f"trace {trace[:40]}"
-        attempt(place, lambda: found.append(_from_spans(trace, spans, place)))  # noqa: B023
+        with attempt(place := f"trace {trace[:40]}"):
+            found.append(_from_spans(trace, spans, place))
     return found, left_out
 
 
@@ -107,9 +91,6 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
 
     A message of the assistant that calls several tools becomes one step per call. The last step ends the task and has
     the reward. If the transcript begins with texts of the assistant and then the user writes, these texts are no steps.
-
-    Raises:
-        UserError: there is no step, or nothing that the first step answers.
     """
     messages = _greeted(transcript.messages)
     first = next((index for index, each in enumerate(messages) if each.role == "assistant"), None)
@@ -257,8 +238,6 @@ def _messages(value: Any) -> Iterator[TranscriptMessage]:
     if value.get("refusal"):
         unfit = "it is a refusal"
     listed = [(each.get("id"), each.get("function", each)) for each in value.get("tool_calls") or ()]
-    if (older := value.get("function_call")) is not None:
-        listed.append((None, older))
     calls += [(str(name or ""), _call(function["name"], function.get("arguments"))) for name, function in listed]
     content, thought = "\n".join(texts), "\n".join(thoughts)
     if role == "assistant" and not thought and content.lstrip().startswith("<think>") and "</think>" in content:
@@ -305,9 +284,6 @@ def _spans(value: Json) -> Iterator[Json]:
         for scope in resource.get("scopeSpans", ()):
             for span in scope.get("spans", ()):
                 read = {each["key"]: _value(each["value"]) for each in span.get("attributes", ())}
-                for event in span.get("events", ()):  # older instrumentation stores the messages in events
-                    for each in event.get("attributes", ()):
-                        read.setdefault(each["key"], _value(each["value"]))
                 yield {"traceId": span.get("traceId", ""), "start": int(span.get("startTimeUnixNano", 0)), "read": read}
 
 

@@ -1,14 +1,20 @@
 """``treeagent view``: one page that shows the trees and episodes of runs."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from treeagent.contrib.viewer.follow import write_and_follow
+from treeagent.contrib.viewer.collect import Content, collect
+from treeagent.contrib.viewer.page import write_page
+from treeagent.pipeline.folder import RunError, is_being_written
 from treeagent.pipeline.terminal import Terminal
+from treeagent.store import shard_names
 
 app = typer.Typer()
+_EVERY = 2.0
+"""Seconds between two reads of the runs."""
 
 
 @app.command()
@@ -36,11 +42,23 @@ def view(
     Example: treeagent view runs/shop --open
     """
 
-    def written(page: Path, trees: int, first: bool) -> None:
-        size = page.stat().st_size / 1e6
-        Terminal().print(f"{trees:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
-        if first and browser:
-            typer.launch(page.resolve().as_uri())
-
     page = out or run_folders[0] / "view.html"
-    write_and_follow(run_folders, page, written, names=only or (), follow=follow)
+    content: Content | None = None
+    going, shown = True, False
+    while going:
+        going = follow and any(map(is_being_written, run_folders))  # before the read, so that the end is shown too
+        before, content = content, collect(run_folders, only or ())
+        if only and not content.index["trees"]:
+            known = {name for run in run_folders for part in ("trees", "episodes") for name in shard_names(run / part)}
+            told = ", ".join(sorted(known)) or "none"
+            raise RunError(f"no run has trees named {', '.join(only)}: there are {told}")
+        if content != before or not going:
+            write_page(page, content, follow=going)
+            size = page.stat().st_size / 1e6
+            count = len(content.index["trees"])
+            Terminal().print(f"{count:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
+        if browser and not shown:
+            typer.launch(page.resolve().as_uri())
+        shown = True
+        if going:
+            time.sleep(_EVERY)

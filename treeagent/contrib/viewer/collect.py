@@ -2,15 +2,14 @@
 
 import base64
 import gzip
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from treeagent.contrib.viewer.pack import FLAGS, Packed, pack
-from treeagent.contrib.viewer.tokens import vocabulary
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
@@ -32,60 +31,32 @@ class Content:
     """JSON arrays of trees, each gzipped and in base64."""
 
 
-@dataclass(slots=True)
-class _Shard:
-    summaries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    pieces: list[str] = field(default_factory=list[str])
-    tokens: set[int] = field(default_factory=set[int])
-
-
-class Collector:
-    """Packs runs for the viewer. Between calls it caches each packed shard until the shard changes."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], _Shard] = {}
-
-    def collect(self, paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
-        """The content of the page for some runs.
-
-        Args:
-            paths: the runs' folders.
-            names: include only trees and episodes of these names, such as "collect-3"; empty for all.
-
-        Raises:
-            RunError: a folder holds no run.
-            CorruptShard: a shard cannot be read.
-        """
-        runs: list[dict[str, Any]] = []
-        trees: list[dict[str, Any]] = []
-        pieces: list[str] = []
-        known: dict[tuple[object, ...], _Shard] = {}
-        for number, path in enumerate(paths):
-            run = Run.open(path)
-            used: set[int] = set()
-            for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
-                for file in shards(folder):
-                    name, index = shard_place(file)
-                    if names and name not in names:
-                        continue
-                    beside = run.episodes / file.name if kind == "trees" and name.startswith(_PLANS) else file
-                    key = (file, _stamp(file), _stamp(beside))
-                    shard = known[key] = self._known.get(key) or _pack(run, file, kind, beside)
-                    used |= shard.tokens
-                    for line, summary in enumerate(shard.summaries):
-                        where = {"run": number, "kind": kind, "name": visible(name), "shard": index, "line": line}
-                        trees.append(where | summary | {"piece": summary["piece"] + len(pieces)})
-                    pieces += shard.pieces
-            runs.append(_run(run, used))
-        self._known = known
-        return Content({"runs": runs, "trees": trees, "flags": FLAGS}, pieces)
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    if not file.is_file():
-        return None
-    stat = file.stat()
-    return stat.st_mtime_ns, stat.st_size
+def collect(paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
+    """The content of the page for the runs in the folders ``paths``, with only the trees and episodes of these names,
+    such as "collect-3"; empty for all."""
+    runs, trees, pieces = list[dict[str, Any]](), list[dict[str, Any]](), list[str]()
+    for number, path in enumerate(paths):
+        run, used = Run.open(path), set[int]()
+        for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
+            for file in shards(folder):
+                name, index = shard_place(file)
+                if names and name not in names:
+                    continue
+                waiting, size = list[bytes](), 0
+                for line, (tree, packed) in enumerate(_packed(run, name, index, kind)):
+                    written = orjson.dumps(packed.rows)
+                    if size + len(written) > _PIECE and waiting:
+                        pieces.append(squeeze(_array(waiting)))
+                        waiting, size = [], 0
+                    where = {"run": number, "kind": kind, "name": visible(name), "shard": index, "line": line}
+                    trees.append(where | packed.summary | {"piece": len(pieces), "place": len(waiting)})
+                    used |= {token for node in tree.nodes() for edge in node.edges for token in edge.action.token_ids}
+                    waiting.append(written)
+                    size += len(written)
+                if waiting:
+                    pieces.append(squeeze(_array(waiting)))
+        runs.append(_run(run, used))
+    return Content({"runs": runs, "trees": trees, "flags": FLAGS}, pieces)
 
 
 def _run(run: Run, used: set[int]) -> dict[str, Any]:
@@ -103,36 +74,16 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
     }
 
 
-def _pack(run: Run, file: Path, kind: str, beside: Path) -> _Shard:
-    shard, piece, size = _Shard(), list[bytes](), 0
-    for tree, packed in _packed(run, *shard_place(file), kind, beside):
-        written = orjson.dumps(packed.rows)
-        if size + len(written) > _PIECE and piece:
-            shard.pieces.append(squeeze(_array(piece)))
-            piece, size = [], 0
-        shard.summaries.append(packed.summary | {"piece": len(shard.pieces), "place": len(piece)})
-        shard.tokens |= _tokens(tree)
-        piece.append(written)
-        size += len(written)
-    if piece:
-        shard.pieces.append(squeeze(_array(piece)))
-    return shard
-
-
-def _packed(run: Run, name: str, index: int, kind: str, beside: Path) -> Iterator[tuple[Tree, Packed]]:
+def _packed(run: Run, name: str, index: int, kind: str) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
         for episode in read_as(from_record, run.episodes, name, index):
             yield episode, pack(episode, run.config, "episode")
         return
     plans, episodes = name.startswith(_PLANS), dict[str, Tree]()
-    if plans and beside.is_file():
+    if plans and any(shard_place(file) == (name, index) for file in shards(run.episodes, name)):
         episodes = {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, index)}
     for tree in read_as(from_record, run.trees, name, index):
         yield tree, pack(tree, run.config, "plan" if plans else "training", episodes.get(tree.task.id))
-
-
-def _tokens(tree: Tree) -> set[int]:
-    return {token for node in tree.nodes() for edge in node.edges for token in edge.action.token_ids}
 
 
 def _array(written: Sequence[bytes]) -> bytes:
@@ -142,3 +93,31 @@ def _array(written: Sequence[bytes]) -> bytes:
 def squeeze(content: bytes) -> str:
     """Bytes as gzip in base64. Equal bytes give equal texts."""
     return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()
+
+
+def vocabulary(run: Run, used: Iterable[int]) -> dict[str, str]:
+    """The text of each token in ``used``, by its id; empty if no tokenizer of the run is on this machine."""
+    file = next(_tokenizers(run), None)
+    if file is None:
+        return {}
+    from tokenizers import Tokenizer  # installed with transformers; needs no torch
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return {
+        str(token): visible(tokenizer.decode([token], skip_special_tokens=False), lines=True) for token in sorted(used)
+    }
+
+
+def _tokenizers(run: Run) -> Iterator[Path]:
+    folders = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
+    recorded = [path for purpose in ("start", *run.stages()) if (path := run.recorded_checkpoint(purpose)) is not None]
+    model = run.config.policy.model
+    for folder in (*folders, *recorded, *([Path(model)] if model else [])):
+        if (file := folder / "tokenizer.json").is_file():
+            yield file
+    if model and "/" in model:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(model, "tokenizer.json")
+        if isinstance(cached, str):
+            yield Path(cached)

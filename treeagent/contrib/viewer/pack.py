@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.contrib.viewer.criticality import criticality
 from treeagent.pipeline.report.describe import call_text, ending, is_solved, observation, steps
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, sees_rewards, succeeds
@@ -87,6 +86,19 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) 
         "error": visible(tree.error, lines=True),
     }
     return Packed(_summary(tree, kind, episode, chosen, drops, len(rows)), packed)
+
+
+def criticality(tree: Tree) -> dict[int, float]:
+    """How much each step mattered, by ``id`` of its edge: D(s,a) = Q(s,a) - Σ_b N(s,b) Q(s,b) / Σ_b N(s,b) in reward
+    units, over the other actions b that were tried at s. Steps without a tried sibling are left out."""
+    drops: dict[int, float] = {}
+    for node in tree.nodes():
+        visits = node.visits
+        total = sum(edge.value_sum for edge in node.edges)
+        for edge in node.edges:
+            if edge.visits and (others := visits - edge.visits):
+                drops[id(edge)] = edge.value - (total - edge.value_sum) / others
+    return drops
 
 
 def _short(value: float) -> float:

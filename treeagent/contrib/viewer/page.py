@@ -23,9 +23,6 @@ def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
 
     Args:
         follow: whether the page reloads itself every few seconds, because it is rewritten while its run goes on.
-
-    Raises:
-        StoreError: the file cannot be written.
     """
     index = content.index | {"follow": follow}
     data = {"index": squeeze(orjson.dumps(index))} | {f"piece-{n}": each for n, each in enumerate(content.pieces)}
