@@ -39,7 +39,7 @@ from treeagent.pipeline.world import experiences, fit, split
 from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.node import finished_paths, succeeds
 from treeagent.views.tokens import TokenRow
-from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.language import answer_rows
 
 QUESTION = "Does a policy learn as much from imagined trees as from real ones?"
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"

@@ -4,7 +4,7 @@
     .venv/bin/python -m benchmarks.values --runs runs/quickstart --seeds 0 1 2
 
 A head is fitted to the trees of a run's first training tasks, and ``views.signal`` measures it on the trees of the
-tasks after them. The policy stays fixed, except in "an own copy of the policy". "best return" is what a run fits to
+tasks after them. The policy stays fixed. "best return" is what a run fits to
 each of two layers. The arms "in search" then plan validation tasks under one limit of generated tokens, without
 rewards.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
@@ -29,10 +29,9 @@ from benchmarks.methods import evaluate_arm
 from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import hidden_states
 from treeagent.learners.common import pad
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import Model, pack, packed_inputs
+from treeagent.learners.packed import Model
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
@@ -46,10 +45,6 @@ QUESTION = "Which way to fit V tells states from which a success was found from 
 _FIT = ValueConfig()
 _FORWARD = 64
 """Rows per forward pass."""
-_PACK = 2048
-"""Tokens per pack of a tree's rows."""
-_COPY_TREES, _COPY_EPOCHS, _COPY_RATE = 4, 3, 5e-4
-"""Trees per step, passes and peak learning rate, for an own copy of the policy."""
 
 Reads = Literal["last layer", "middle layer", "all layers", "mean over tokens", "last and mean"]
 Aim = Literal["best", "mean", "lambda", "success"]
@@ -125,8 +120,6 @@ class States:
     """(states, width): the mean of the last layer over all tokens up to the state."""
     targets: dict[Aim, Tensor]
     """For each target (states), rescaled to [0, 1]; NaN where unknown."""
-    rows: Sequence[Sequence[TokenRow]]
-    """Rows of each tree. The value targets of a row are indices of states."""
 
     def features(self, reads: Reads) -> Tensor:
         """The hidden states that a head reads: (states, width of the features)."""
@@ -210,7 +203,7 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
             read[indices] = True
     ends = torch.tensor([node.final for node in nodes])
     targets = {aim: torch.tensor(values) for aim, values in values_by_aim.items()}
-    return States(trees, nodes, torch.tensor(numbers), ends, read, layers, mean, targets, rows)
+    return States(trees, nodes, torch.tensor(numbers), ends, read, layers, mean, targets)
 
 
 def fit(
@@ -271,65 +264,6 @@ def fit_way(way: Way, states: States, train: int, returns: tuple[float, float], 
     return mean - values.std(0, correction=0) if way.lower else mean, head
 
 
-def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> Tensor:
-    """Train a copy of the whole policy on "best" targets, with the rows of a tree packed as a trie. Returns V of all
-    states, rescaled to [0, 1]."""
-    model, target = copy.deepcopy(checkpoint.model), states.targets["best"]
-    head = copy.deepcopy(checkpoint.head)
-    assert head is not None
-    optimiser = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=_COPY_RATE, weight_decay=0.1)
-
-    def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
-        """The head's logits at the states of a tree, and the indices of these states."""
-        packed = pack([row.token_ids for row in rows], head.hidden_size, _PACK)
-        with hidden_states(model) as collected:
-            model(**packed_inputs(model, packed), use_cache=False, logits_to_keep=1)
-        along = zip(packed.flat_indices, rows, strict=True)
-        at = torch.cat([positions[list(row.value_positions)] for positions, row in along])
-        return head(collected[0].flatten(0, 1)[at]), torch.tensor(
-            [int(index) for row in rows for index in row.value_targets]
-        )
-
-    def loss(trees: Sequence[int]) -> Tensor:
-        """The mean loss over the states of trees."""
-        logits_by_tree = [logits(states.rows[tree]) for tree in trees]
-        predicted, expected = (
-            torch.cat([each for each, _ in logits_by_tree]),
-            target[torch.cat([at for _, at in logits_by_tree])],
-        )
-        known = ~expected.isnan()
-        return functional.binary_cross_entropy_with_logits(predicted[known], expected[known])
-
-    shuffler = random.Random(seed)
-    numbers = shuffler.sample(range(train), train)
-    held_out = numbers[: math.ceil(_FIT.held_out * train)]
-    learnt = numbers[len(held_out) :]
-    most, step = _COPY_EPOCHS * math.ceil(len(learnt) / _COPY_TREES), 0
-    best, best_state = math.inf, (model.state_dict(), head.state_dict())
-    for _ in range(_COPY_EPOCHS):
-        shuffler.shuffle(learnt)
-        for start in range(0, len(learnt), _COPY_TREES):
-            for group in optimiser.param_groups:
-                group["lr"] = _COPY_RATE * (1 - step / most)
-            step += 1
-            optimiser.zero_grad()
-            loss(learnt[start : start + _COPY_TREES]).backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-        with torch.no_grad():
-            after = loss(held_out).item()
-        if after < best:
-            best, best_state = after, copy.deepcopy((model.state_dict(), head.state_dict()))
-    model.load_state_dict(best_state[0])
-    head.load_state_dict(best_state[1])
-    values = torch.zeros(len(states.nodes))
-    with torch.no_grad():
-        for rows in states.rows:
-            predicted, at = logits(rows)
-            values[at] = torch.sigmoid(predicted)
-    return values
-
-
 def signal_of(states: States, values: Tensor, train: int) -> dict[str, float]:
     """The signal of V on the trees after the first ``train``: over all depths, of terminal states, and AUC and siblings
     by depth."""
@@ -354,7 +288,7 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     )
     played_as = digest({"options": options, "run": settings_of(limited), "tasks": arguments.tasks})
     searched = {f"in search, {name}": name for name in SEARCHED}
-    arms = ["as searched", "an own copy of the policy", *WAYS]
+    arms = ["as searched", *WAYS]
     if all(record.has(arm, seed, settings_hash) for arm in arms) and all(
         record.has(a, seed, played_as) for a in searched
     ):
@@ -388,8 +322,6 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
             row = evaluate_arm(limited, policy, "mcts", arm, seed, played_as, arguments.tasks, split="validation")
         record.add(row)
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
-    if not record.has("an own copy of the policy", seed, settings_hash):
-        add("an own copy of the policy", own_copy(checkpoint, states, arguments.trees, seed))
 
 
 def main() -> None:

@@ -86,49 +86,6 @@ def test_reference_equal_to_the_policy_gives_margin_zero_and_loss_log_two(
     assert result.metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_shifted_reference_gives_the_analytic_margin_and_loss(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    result = train_dpo(model, tokenizer, pairs(model, 8, shift=4.0), replace(SIGMOID, beta=0.25))
-    assert result.metrics["rewards/margins"] == pytest.approx(1.0, abs=1e-4)
-    assert result.metrics["loss"] == pytest.approx(math.log1p(math.exp(-1.0)), abs=1e-5)
-
-
-def test_anchor_is_the_mean_over_the_chosen_tokens_of_the_batch(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    stored = pairs(model, 8)
-    chosen = [logprob for pair in stored for logprob in pair.chosen.logprobs]
-    result = train_dpo(model, tokenizer, stored, DPOConfig(max_steps=1, batch_size=8, log_every=1))
-    assert result.metrics["loss"] == pytest.approx(math.log(2) - 0.5 * sum(chosen) / len(chosen), rel=1e-5)
-
-
-@pytest.mark.parametrize("loss_type", ["hinge", "ipo", "apo_zero", "sigmoid_norm"])
-def test_the_loss_family_passes_through(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PreferenceLoss
-) -> None:
-    before = weights(model)
-    config = replace(SIGMOID, loss_type=(loss_type,))
-    assert math.isfinite(train_dpo(model, tokenizer, pairs(model, 8), config).metrics["loss"])
-    assert not torch.equal(weights(model), before)
-
-
-def test_no_reference_model_is_kept(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("a reference model was loaded")
-
-    monkeypatch.setattr("trl.trainer.dpo_trainer.create_model_from_path", refuse)
-    stored = pairs(model, 8)
-    train_dpo(model, tokenizer, stored, SIGMOID)
-    drift = sum(logprobs(model, (*pair.context_ids, *pair.chosen.token_ids)).sum().item() for pair in stored)
-    # A second round from the changed policy still uses the stored reference.
-    again = train_dpo(model, tokenizer, stored, SIGMOID)
-    assert again.metrics["rewards/margins"] > 0
-    assert drift != 0
-
-
 # PEFT calls transformers by a name that transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
 def test_adapters_train_without_a_copy_of_them(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

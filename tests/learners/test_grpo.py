@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from tiny import advantage_rows, logprobs, make_model, weights
+from tiny import advantage_rows, logprobs, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import GRPOConfig, PolicyLoss
@@ -59,19 +58,6 @@ def test_whatever_stands_at_masked_tokens_changes_nothing(
     assert torch.equal(weights(model), clean)
 
 
-def test_masked_tokens_get_exactly_no_gradient(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Nothing reads the last tokens of a row. If they are masked out, changing them must change nothing, bit for
-    bit."""
-    rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in advantage_rows(model, 8, stale=0.3)]
-    others = [replace(row, completion_ids=(*row.completion_ids[:-2], 3, 3)) for row in rows]
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    train_grpo(model, tokenizer, rows, ONE_STEP)
-    first = weights(model)
-    model.load_state_dict(start)
-    train_grpo(model, tokenizer, others, ONE_STEP)
-    assert torch.equal(weights(model), first)
-
-
 def test_dapo_loss_is_ppo_clip_over_trained_tokens(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     rows = advantage_rows(model, 8, stale=0.5)
     terms = torch.cat([surrogate(*ratios(model, row)) for row in rows])
@@ -84,16 +70,10 @@ def test_dapo_loss_is_ppo_clip_over_trained_tokens(model: LlamaForCausalLM, toke
     assert clipped.any()
 
 
-def test_stale_rows_are_told_and_their_ratios_capped(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_stale_rows_are_told(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     rows = advantage_rows(model, 8, stale=0.9)
-    found = [ratios(model, row) for row in rows]
-    capped = torch.cat([surrogate(r.clamp(max=1.3), a) for r, a in found])
-    assert not torch.allclose(capped, torch.cat([surrogate(r, a) for r, a in found]))
-    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, delta=1.3)).metrics
-    assert metrics["loss"] == pytest.approx(capped.mean().item(), abs=1e-5)
-    differences = torch.cat([r.log().abs() for r, _ in found])
+    differences = torch.cat([ratios(model, row)[0].log().abs() for row in rows])
+    metrics = train_grpo(model, tokenizer, rows, ONE_STEP).metrics
     assert metrics["logp_difference"] == pytest.approx(differences.mean().item(), abs=1e-5)
 
 
@@ -125,37 +105,6 @@ def test_cispo_weighs_the_likelihood_by_the_capped_ratio(
     assert metrics["cispo_clip_ratio"] > 0
 
 
-# PEFT calls transformers by a name that transformers 5.23 deprecates.
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
-@pytest.mark.parametrize("packed", [False, True])
-def test_adapters_alone_are_trained_on_the_same_loss(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, packed: bool
-) -> None:
-    rows, config = advantage_rows(model, 8, stale=0.5), replace(ONE_STEP, packed=packed)
-    adapted = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj", "down_proj"]))
-    assert isinstance(adapted, PeftModel)
-    before = {name: each.detach().clone() for name, each in adapted.named_parameters()}
-    loss = train_grpo(adapted, tokenizer, rows, config).metrics["loss"]
-    assert loss == pytest.approx(train_grpo(model, tokenizer, rows, config).metrics["loss"], abs=1e-6)
-    changed = {name for name, each in adapted.named_parameters() if not torch.equal(each, before[name])}
-    assert changed == {name for name in before if "lora_B" in name}  # lora_A has no gradient while B is 0
-
-
-# TRL 1.16 still reads the old name of the setting, which transformers 5.23 deprecates.
-@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
-@pytest.mark.parametrize("packed", [False, True])
-def test_recomputed_activations_make_the_same_step(tokenizer: PreTrainedTokenizerFast, packed: bool) -> None:
-    results = []
-    for recompute in (False, True):
-        config = replace(ONE_STEP, packed=packed, gradient_checkpointing=recompute)
-        results.append(
-            train_grpo(model := make_model(), tokenizer, advantage_rows(model, 8, stale=0.5), config).metrics
-        )
-    plain, recomputed = results
-    assert recomputed["loss"] == pytest.approx(plain["loss"], abs=1e-6)
-    assert recomputed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
-
-
 def test_kl_is_measured_against_behaviour_and_anchor_added(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -174,44 +123,12 @@ def test_kl_is_measured_against_behaviour_and_anchor_added(
     assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_an_unlikely_observation_does_not_blow_up_the_kl(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model.lm_head.weight.data.mul_(300)  # log-probabilities of hundreds of nats
-    rows = advantage_rows(model, 8)
-    lowest = min(logprobs(model, (*row.prompt_ids, *row.completion_ids)).min().item() for row in rows)
-    assert lowest < -90  # exp(90) overflows
-    assert math.isfinite(train_grpo(model, tokenizer, rows, replace(ONE_STEP, beta=0.1)).metrics["loss"])
-
-
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-def test_accumulated_batches_make_the_same_step(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss
-) -> None:
-    rows = advantage_rows(model, 8, stale=0.3)
-    config = replace(ONE_STEP, loss_type=loss_type)
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    whole = train_grpo(model, tokenizer, rows, config)
-    model.load_state_dict(start)
-    halves = train_grpo(model, tokenizer, rows, replace(config, batch_size=4, accumulation=2))
-    assert halves.steps == whole.steps == 1
-    assert halves.metrics["grad_norm"] == pytest.approx(whole.metrics["grad_norm"], rel=1e-3)
-
-
 def test_rows_that_do_not_divide_evenly_are_all_trained(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     rows = advantage_rows(model, 7)
     assert train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=2, accumulation=2, epochs=2)).steps == 4
     assert train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=32, epochs=3)).steps == 3
-
-
-def test_learns_to_prefer_what_pays(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    rows = advantage_rows(model, 8)
-    before = sum((ratio.log() * advantage).sum().item() for ratio, advantage in (ratios(model, row) for row in rows))
-    train_grpo(model, tokenizer, rows, replace(ONE_STEP, max_steps=10, learning_rate=1e-3))
-    after = sum((ratio.log() * advantage).sum().item() for ratio, advantage in (ratios(model, row) for row in rows))
-    assert after > before + 1
 
 
 def test_bad_rows_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

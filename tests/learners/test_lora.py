@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from families import composite
-from head_gradients import head_gradients
 from peft import PeftModel
 from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -111,81 +110,6 @@ def test_the_adapter_alone_is_trained_and_goes_on_in_a_further_round(
     assert list(model.peft_config) == ["default"]
 
 
-class Interrupted(Exception):
-    pass
-
-
-@pytest.mark.parametrize("learn", [grpo, *(pytest.param(each, marks=pytest.mark.slow) for each in (rft, dpo, packed))])
-def test_a_resumed_adapter_equals_an_uninterrupted_one(
-    learn: Learn, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    def interrupt(done: int, total: int) -> None:
-        if done == 3:
-            raise Interrupted
-
-    whole, resumed, again = adapted(), adapted(), adapted()
-    expected = learn(whole, tokenizer, {}, False)
-    with pytest.raises(Interrupted):
-        learn(adapted(), tokenizer, {"checkpoint_dir": tmp_path, "on_progress": interrupt}, False)
-    steps: list[int] = []
-    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": lambda done, total: steps.append(done)}
-    result = learn(resumed, tokenizer, hooks, False)
-    assert steps == [2, 3, 4, 5]
-    assert torch.equal(weights(resumed), weights(whole))
-    assert {**result.metrics, "step_time": 0.0} == {**expected.metrics, "step_time": 0.0}
-    learn(again, tokenizer, hooks, False)
-    assert torch.equal(weights(again), weights(whole))
-    assert steps == [2, 3, 4, 5]  # a finished update is not run again
-
-
-@LEARNERS
-def test_recomputed_activations_give_an_adapter_the_same_steps(
-    learn: Learn, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    trained = []
-    for recompute in (False, True):
-        model = adapted()
-        learn(model, tokenizer, {}, recompute)
-        trained.append(adapter_weights(model))
-    assert torch.allclose(trained[1], trained[0], atol=1e-6)
-    assert not torch.equal(trained[0], adapter_weights(adapted()))
-
-
-@pytest.mark.parametrize("pack", [False, True])
-def test_zero_advantages_leave_an_adapter_exactly_alone(tokenizer: PreTrainedTokenizerFast, pack: bool) -> None:
-    model = stirred()
-    before, rows = weights(model), advantage_rows(make_model(), 12, advantage=0.0, stale=0.3)
-    train_grpo(model, tokenizer, rows, GRPOConfig(max_steps=3, batch_size=8, packed=pack))
-    assert torch.equal(weights(model), before)
-
-
-def test_no_loss_reaches_an_observation_through_an_adapter(tokenizer: PreTrainedTokenizerFast) -> None:
-    rows, model = token_rows(8), stirred()
-    base = model.get_base_model()
-    assert isinstance(base, LlamaForCausalLM)
-    with head_gradients(base) as gradients:
-        train_sft(model, tokenizer, rows, SFTConfig(max_steps=1, batch_size=8))
-    assert len(gradients) == 8
-    for row in rows:
-        assert [bool(each.any()) for each in gradients[row.token_ids]] == [*row.mask[1:], False]
-
-
-@pytest.mark.parametrize("pack", [False, True])
-def test_masked_tokens_give_an_adapter_exactly_no_gradient(tokenizer: PreTrainedTokenizerFast, pack: bool) -> None:
-    """Nothing reads the last tokens of a row. If they are masked out, changing them must change nothing, bit for
-    bit."""
-    given = advantage_rows(make_model(), 8, stale=0.3)
-    rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in given]
-    trained = []
-    for ends in [(3, 3), (4, 5)]:
-        others = [replace(row, completion_ids=(*row.completion_ids[:-2], *ends)) for row in rows]
-        model = stirred()
-        train_grpo(model, tokenizer, others, GRPOConfig(max_steps=1, batch_size=8, packed=pack))
-        trained.append(adapter_weights(model))
-    assert torch.equal(trained[0], trained[1])
-    assert not torch.equal(trained[0], adapter_weights(stirred()))
-
-
 def test_a_stored_reference_that_is_shifted_gives_an_adapter_the_analytic_margin(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
@@ -248,14 +172,6 @@ def test_a_checkpoint_holds_the_adapter_alone_and_a_moved_run_finds_its_base(run
     assert config["base_model_name_or_path"] == "../base"
 
 
-def test_a_base_elsewhere_is_named_by_its_whole_path(run: Path, tmp_path: Path) -> None:
-    save_checkpoint(load_checkpoint(run / "checkpoints" / "dpo"), tmp_path / "elsewhere" / "policy")
-    config = json.loads((tmp_path / "elsewhere" / "policy" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == str((run / "checkpoints" / "base").resolve())
-    loaded = load_checkpoint(tmp_path / "elsewhere" / "policy")
-    assert torch.equal(weights(loaded.model), weights(load_checkpoint(run / "checkpoints" / "dpo").model))
-
-
 def test_the_base_of_a_linked_adapter_is_next_to_the_adapter_itself(run: Path, tmp_path: Path) -> None:
     """A run that starts from a round of another run names that checkpoint by a link in its own folder."""
     link = tmp_path / "next" / "checkpoints" / "start"
@@ -291,23 +207,6 @@ def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str,
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
-@pytest.mark.parametrize("text", ["[]", "{}"])
-def test_an_adapter_that_names_no_base_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(UserError, match="cannot be loaded"):
-        load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"num_hidden_layers": 1}, {"intermediate_size": 48}])
-def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, int]) -> None:
-    config = LlamaConfig.from_pretrained(run / "checkpoints" / "base")
-    for name, value in change.items():
-        setattr(config, name, value)
-    save_checkpoint(Checkpoint(LlamaForCausalLM(config), make_tokenizer()), run / "checkpoints" / "base")
-    with pytest.raises(UserError, match="does not fit the LlamaForCausalLM in"):
-        load_checkpoint(run / "checkpoints" / "dpo")
-
-
 def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> None:
     policy, out = load_checkpoint(run / "checkpoints" / "dpo"), run / "checkpoints" / "merged"
     merge(run / "checkpoints" / "dpo", out)
@@ -323,12 +222,6 @@ def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> 
         merge(out, run / "again")
     with pytest.raises(UserError, match="exists: choose a new folder"):
         merge(run / "checkpoints" / "dpo", out)
-
-
-def test_another_adapter_than_the_checkpoint_s_is_refused() -> None:
-    for other in (replace(LORA, rank=4), replace(LORA, targets=("q_proj",))):
-        with pytest.raises(UserError, match="the checkpoint's adapter has rank 2"):
-            with_adapter(adapted(), other, 0)
 
 
 def test_targets_that_cannot_have_an_adapter_are_refused() -> None:

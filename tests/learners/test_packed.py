@@ -1,6 +1,5 @@
 """Rows of a tree in one forward and backward pass: only the time may differ."""
 
-import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,13 +12,11 @@ from hypothesis import strategies as st
 from tiny import (
     HIDDEN,
     VOCABULARY,
-    advantage_rows,
     logprobs,
     make_model,
     make_tokenizer,
     make_unpackable,
     pairs,
-    policy_rows,
     tokens,
     weights,
 )
@@ -32,8 +29,6 @@ from transformers import (
     LlamaForCausalLM,
     Mamba2Config,
     Mamba2ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -41,13 +36,10 @@ from transformers import (
 )
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import TrainResult
-from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, PolicyLoss, SFTConfig, ValueConfig
-from treeagent.learners.distil import train_distil
+from treeagent.learners.config import DPOConfig, GRPOConfig, PolicyLoss, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Packed, pack, pack_mask, states_at, why_unpackable
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
@@ -138,7 +130,7 @@ def gradient(model: PreTrainedModel, scores: Tensor) -> Tensor:
     return torch.cat([each.flatten() for each in gradients])
 
 
-@pytest.mark.parametrize("most_tokens", [1, 30, 1000])
+@pytest.mark.parametrize("most_tokens", [1, 30])
 @pytest.mark.parametrize(
     ("make", "dtype", "tolerance"),
     [
@@ -347,24 +339,6 @@ def test_a_wide_pack_has_no_mask(recomputed: bool) -> None:
     assert len(seen_masks) == (2 if recomputed else 1)
 
 
-@pytest.mark.parametrize("learner", ["grpo", "distil"])
-def test_the_mask_of_packs_has_the_format_of_the_queries(tokenizer: PreTrainedTokenizerFast, learner: str) -> None:
-    """An adapter on a model in bfloat16. Attention on a GPU refuses a mask in float32, or misreads it."""
-    model, formats = make_model(), set[torch.dtype]()
-    nn.Module.to(model, torch.bfloat16)
-
-    def see(module: nn.Module, arguments: object, named: dict[str, Tensor]) -> None:
-        formats.update((named["hidden_states"].dtype, named["attention_mask"].dtype))
-
-    model.model.layers[0].self_attn.register_forward_pre_hook(see, with_kwargs=True)
-    adapted = with_adapter(model, LoraConfig(rank=2), 0)
-    if learner == "grpo":
-        train_grpo(adapted, tokenizer, tree_rows(make_model()), GRPOConfig(batch_size=12, max_steps=1))
-    else:
-        train_distil(adapted, tokenizer, policy_rows(8), DistilConfig(batch_size=8, max_steps=1))
-    assert formats == {torch.bfloat16}
-
-
 def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> None:
     """One pass over shuffled rows, unpacked and packed. When packed, a batch holds rows that share tokens, so fewer
     tokens are forwarded."""
@@ -407,38 +381,18 @@ def test_what_lies_beyond_the_context_of_a_model_is_left_out() -> None:
     assert torch.equal(*ended)
 
 
-def test_models_whose_tokens_see_more_than_their_ancestors_train_on_whole_rows(model: LlamaForCausalLM) -> None:
-    mistral = MistralForCausalLM(
-        MistralConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            sliding_window=8,
-        )
-    )
+def test_models_whose_tokens_see_more_than_their_ancestors_cannot_be_packed(model: LlamaForCausalLM) -> None:
     mamba = Mamba2ForCausalLM(
         Mamba2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_heads=8,
-            head_dim=8,
-            state_size=8,
+            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_heads=8, head_dim=8, state_size=8,
             n_groups=1,
         )
-    )
+    )  # fmt: skip
     bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=2))
     assert not why_unpackable(model)
     for other, reason in (
-        (mistral, "do not see the whole row (sliding_window)"),
+        (make_unpackable(), "do not see the whole row (sliding_window)"),
         (mamba, "carries a recurrent state"),
         (bloom, "takes no position_ids"),
     ):
         assert reason in why_unpackable(other)
-    whole, rows = copy.deepcopy(mistral), advantage_rows(model, 2)
-    for each, packed in ((mistral, True), (whole, False)):
-        train_grpo(each, make_tokenizer(), rows, GRPOConfig(batch_size=4, packed=packed, seed=1))
-    assert torch.equal(weights(mistral), weights(whole))

@@ -8,14 +8,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
-import peft
 import pytest
 import torch
-from peft import PeftModel, get_peft_model
-from tiny import HIDDEN, advantage_rows, make_experts, make_model, pairs, policy_rows, token_rows, weights
+from tiny import HIDDEN, advantage_rows, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Batches, Hooks, TrainResult
@@ -86,27 +83,17 @@ def make_head() -> ValueHead:
 
 
 @pytest.mark.parametrize("run", [run_sft, run_muon, run_distil, run_dpo, run_grpo])
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_resumed_equals_uninterrupted(
-    run: Callable[..., TrainResult], step: int, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     whole, whole_head = make_model(), make_head()
     expected = run(whole, whole_head, tokenizer, {"checkpoint_dir": tmp_path / "whole"})
     with pytest.raises(Interrupted):
-        run(
-            make_model(),
-            make_head(),
-            tokenizer,
-            {"checkpoint_dir": tmp_path / "cut", "on_progress": interrupt_at(step)},
-        )
+        run(make_model(), make_head(), tokenizer, {"checkpoint_dir": tmp_path / "cut", "on_progress": interrupt_at(5)})
     resumed, resumed_head, steps = make_model(), make_head(), list[int]()
-    result = run(
-        resumed,
-        resumed_head,
-        tokenizer,
-        {"checkpoint_dir": tmp_path / "cut", "on_progress": lambda done, total: steps.append(done)},
-    )
-    assert steps[0] == (step - 1) // 2 * 2  # the last checkpoint before it
+    hooks: Hooks = {"checkpoint_dir": tmp_path / "cut", "on_progress": lambda done, total: steps.append(done)}
+    result = run(resumed, resumed_head, tokenizer, hooks)
+    assert steps[0] == 4  # the last checkpoint before it
     assert torch.equal(weights(resumed), weights(whole))
     assert torch.equal(weights(resumed_head), weights(whole_head))
     assert result.steps == expected.steps == 7
@@ -126,17 +113,6 @@ def test_validation_state_survives_an_interruption(tokenizer: PreTrainedTokenize
     assert torch.equal(weights(model), weights(best))
 
 
-def test_a_finished_run_is_not_run_again(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    first, head = make_model(), make_head()
-    expected = run_sft(first, head, tokenizer, {"checkpoint_dir": tmp_path})
-    again, again_head, steps = make_model(), make_head(), list[int]()
-    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": lambda done, total: steps.append(done)}
-    result = run_sft(again, again_head, tokenizer, hooks)
-    assert steps == []
-    assert torch.equal(weights(again, again_head), weights(first, head))
-    assert (result.steps, result.metrics, result.best_step) == (7, expected.metrics, expected.best_step)
-
-
 def test_a_checkpoint_cut_short_is_not_resumed(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": interrupt_at(5)}
     with pytest.raises(Interrupted):
@@ -148,7 +124,7 @@ def test_a_checkpoint_cut_short_is_not_resumed(tokenizer: PreTrainedTokenizerFas
     assert steps[0] == 2
 
 
-@pytest.mark.parametrize("free", [100, 50_000, 150_000])  # the weights have 99,000 bytes, AdamW's moments twice as many
+@pytest.mark.parametrize("free", [50_000, 150_000])  # the weights have 99,000 bytes, AdamW's moments twice as many
 def test_a_full_disk_is_a_sentence_and_the_training_resumes(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, free: int
 ) -> None:
@@ -159,15 +135,6 @@ def test_a_full_disk_is_a_sentence_and_the_training_resumes(
     assert steps == [0, 1, 2]
     run_sft(make_model(), make_head(), tokenizer, hooks)
     assert steps == [0, 1, 2, *range(8)]
-
-
-@pytest.mark.parametrize("free", [100, 50_000])
-def test_a_policy_that_does_not_fit_on_the_disk_is_a_sentence(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, free: int
-) -> None:
-    with no_file_above(free), pytest.raises(StoreError, match=r"policy: .* --resume"):
-        save_checkpoint(Checkpoint(make_model(), tokenizer, make_head()), tmp_path / "policy")
-    assert not (tmp_path / "policy").exists()
 
 
 def test_best_weights_are_kept_and_ties_keep_the_earlier(
@@ -183,49 +150,14 @@ def test_best_weights_are_kept_and_ties_keep_the_earlier(
         return next(scores)
 
     rows: list[dict[str, float]] = []
-    result = train_sft(
-        model,
-        tokenizer,
-        token_rows(10),
-        SFT,
-        head=head,
-        validate=validate,
-        on_metrics=lambda row: rows.append(dict(row)),
-    )
+    hooks: Hooks = {"validate": validate, "on_metrics": lambda row: rows.append(dict(row))}
+    result = run_sft(model, head, tokenizer, hooks)
     assert len(seen) == 5  # steps 0, 2, 4, 6 and the last, 7
     assert (result.best_step, result.best_validation) == (2, 0.5)
     # While lent, the head is one of the model's submodules and counts twice.
     assert torch.equal(weights(model, head), seen[1][: weights(model, head).numel()])
     assert [row["validation"] for row in rows if "validation" in row] == [0.1, 0.5, 0.5, 0.3, 0.2]
     assert {"step", "loss", "grad_norm", "learning_rate", "value_loss"} <= set(result.metrics)
-
-
-def test_an_update_that_only_harms_is_undone(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    before, scores = weights(model), iter([0.9, 0.5, 0.4, 0.3, 0.2])
-    result = train_dpo(
-        model,
-        tokenizer,
-        pairs(model, 8),
-        DPOConfig(max_steps=20, batch_size=4, validate_every=2, patience=3),
-        validate=lambda: next(scores),
-    )
-    assert result.steps == 6
-    assert result.best_step == 0
-    assert torch.equal(weights(model), before)
-
-
-def test_a_broken_reference_stops_dpo(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    """Earlier checkpoints stay unchanged, and no later one counts as complete."""
-    before, stored = weights(model), pairs(model, 8)
-    broken = replace(stored[0], chosen=replace(stored[0].chosen, logprobs=(float("nan"),) * len(stored[0].chosen.mask)))
-    with pytest.raises(UserError, match="at step 1"):
-        train_dpo(
-            model, tokenizer, [broken, *stored[1:]], DPOConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path
-        )
-    assert torch.equal(weights(model), before)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -254,18 +186,7 @@ def test_same_seed_same_weights_other_seed_other_order(tokenizer: PreTrainedToke
     assert not torch.equal(train(0), train(1))
 
 
-def test_keyboard_interrupt_passes_through(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    def on_progress(done: int, total: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_sft(model, tokenizer, token_rows(10), SFT, head=make_head(), on_progress=on_progress)
-    assert not hasattr(model, "value_head")
-    assert "forward" not in vars(model)
-
-
-@pytest.mark.parametrize("run", [run_sft, run_muon, run_distil, run_dpo, run_grpo])
+@pytest.mark.parametrize("run", [run_sft, run_dpo])
 def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -279,22 +200,6 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
-
-
-@pytest.mark.parametrize("run", [run_sft, run_distil])
-def test_the_router_of_experts_comes_back_as_it_was_lent(
-    run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    model = make_experts()
-    before = (model.config.output_router_logits, model.config.router_aux_loss_coef)
-    run(model, make_head(), tokenizer, {})
-    assert (model.config.output_router_logits, model.config.router_aux_loss_coef) == before
-
-
-def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    seen: list[tuple[int, int]] = []
-    train_sft(model, tokenizer, token_rows(10), replace(SFT, max_steps=3), on_progress=lambda *step: seen.append(step))
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_batches_hold_every_row_once_per_epoch() -> None:
@@ -319,41 +224,6 @@ def test_rows_of_a_group_share_a_batch() -> None:
     assert list(batches) != first
 
 
-# PEFT calls transformers by a name that transformers 5.23 deprecates.
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
-def test_adapters_resume_with_their_head(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    def adapted() -> PeftModel:
-        model = make_model()
-        torch.manual_seed(2)
-        wrapped = get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
-        assert isinstance(wrapped, PeftModel)
-        return wrapped
-
-    def train(model: PeftModel, head: ValueHead, hooks: Hooks) -> None:
-        train_sft(model, tokenizer, token_rows(10), SFT, head=head, **hooks)
-
-    whole, whole_head, resumed, resumed_head = adapted(), make_head(), adapted(), make_head()
-    start = weights(whole)
-    train(whole, whole_head, {})
-    with pytest.raises(Interrupted):
-        train(adapted(), make_head(), {"checkpoint_dir": tmp_path, "on_progress": interrupt_at(5)})
-    assert sorted(path.name for path in (tmp_path / "checkpoint-4").iterdir() if path.is_dir()) == ["value_head"]
-    train(resumed, resumed_head, {"checkpoint_dir": tmp_path})
-    assert torch.equal(weights(resumed, resumed_head), weights(whole, whole_head))
-    assert not torch.equal(weights(whole), start)
-
-
-# TRL 1.16 still reads the old name of the setting, which transformers 5.23 deprecates.
-@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
-def test_recomputed_activations_give_the_same_gradient(tokenizer: PreTrainedTokenizerFast) -> None:
-    trained = []
-    for recompute in (False, True):
-        model = make_model()
-        train_sft(model, tokenizer, token_rows(10), replace(SFT, gradient_checkpointing=recompute, max_steps=2))
-        trained.append(weights(model))
-    assert torch.allclose(trained[0], trained[1], atol=1e-6)
-
-
 def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
     """In bfloat16 most steps are smaller than half of a weight's last digit and would be lost, so weights are float32
     during training. The result has the dtype of the input. A frozen base model of an adapter stays in bfloat16
@@ -369,18 +239,3 @@ def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrai
         adapted, tokenizer, token_rows(10), config, on_metrics=lambda row: seen.append(frozen.lm_head.weight.dtype)
     )
     assert set(seen) == {torch.bfloat16}
-
-
-def test_a_trained_model_in_bfloat16_computes_what_its_checkpoint_does(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    """The frequencies of rotary embeddings are in float32 in a model that was loaded in bfloat16. The value head is
-    fitted to the trained model, and read with the loaded one."""
-    make_model().bfloat16().save_pretrained(tmp_path / "before")
-    model = LlamaForCausalLM.from_pretrained(tmp_path / "before")
-    train_sft(model, tokenizer, token_rows(10), SFTConfig(max_steps=1))
-    model.save_pretrained(tmp_path / "after")
-    loaded = LlamaForCausalLM.from_pretrained(tmp_path / "after")
-    ids = torch.arange(48)[None] % 12
-    with torch.no_grad():
-        assert torch.equal(model(ids).logits, loaded(ids).logits)

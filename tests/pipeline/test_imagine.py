@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-import re
-import shutil
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -18,32 +14,23 @@ from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_mod
 
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import StepResult
 from treeagent.pipeline import world
-from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.imagination import with_planning_world
-from treeagent.pipeline.imagination_dynamics import Imagination
+from treeagent.pipeline.imagination import Imagination, with_planning_world
 from treeagent.pipeline.imagined_replay import verify_all
-from treeagent.pipeline.metrics import Cost
-from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rounds import _spreads
-from treeagent.pipeline.trees import read_trees, stored_trees, write_trees
-from treeagent.pipeline.warm_start import warm_start
-from treeagent.pipeline.world_audit import audit_world
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, finished_paths, path_return
 from treeagent.store import digest, read_as, shards
-from treeagent.types import Dynamics, ToolCall, UserError
+from treeagent.types import Dynamics, UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
-from treeagent.views.figures import return_spread, tree_figures
+from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.transitions import transitions
-from treeagent.world_model.fidelity import audit, lambda_cap
-from treeagent.world_model.wording import Answer
+from treeagent.world_model.fidelity import audit
 
 ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
 SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
@@ -59,7 +46,7 @@ def settings(url: str) -> list[str]:
         "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
         "adapt.seed_tasks=40",
         "world.demonstrations=20", "world.generator=remote", "world.model=teller",
-        f"world.url={url}", "world.reasoning=false", "world.verify_steps=2",
+        f"world.url={url}", "world.reasoning=false", "world.verify_steps=2", "world.noise=0.2",
     ]  # fmt: skip
 
 
@@ -132,51 +119,6 @@ def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less(
     assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
 
 
-class Clocked(Doors):
-    """Cuts the episode off where another house of doors ends it."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        observation, _, ends, _, info = super().step(action)
-        return observation, 0.0, False, ends, info
-
-
-@pytest.mark.parametrize("bootstrap", [False, True])
-def test_a_replay_that_is_cut_off_is_an_end_only_if_the_limit_is_the_tasks_own(bootstrap: bool) -> None:
-    tree = imagine(Teller(), Clocked(), config=replace(SEARCH, bootstrap=bootstrap))
-    end = edges(tree)["rr"].child
-    assert end is not None and (end.origin, end.truncated) == ("real", True)
-    assert end.final is not bootstrap
-
-
-def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
-    tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
-    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
-    assert edges(tree)["r"].value == pytest.approx(0.9)
-
-
-def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
-    env = Doors(dict.fromkeys(ENDS, 2 / 3))
-    tree = imagine(Teller(prize=lambda taken: 0.667), env)
-    assert env.steps == 2  # no other path promises more
-    assert len(list(imitation_rows(tree, ImitationConfig(min_return=0.6)))) == 1
-
-
-class LooseLines(Doors):
-    """Ends every observation with a line feed, as many programs do."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        observation, *others = super().step(action)
-        return (f"{observation}\n", *others)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
-    """A server may strip it. The agent learns from the text that it has read."""
-    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
-    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, ImitationConfig()))) == 1
-    assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
-
-
 def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
     """The model prefers the left doors; the right ones are second."""
     env = Doors()
@@ -206,141 +148,10 @@ def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_t
     assert not list(imitation_rows(tree, ImitationConfig()))  # the second step was not sampled after this observation
 
 
-class Counter(Doors):
-    """``l`` ends the episode at once. It pays nothing first, and 0.8 after ``r``."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        self.taken += str(action)
-        ends = action == "l"
-        return ("sold" if ends else "red"), 0.8 if self.taken == "rl" else 0.0, ends, False, {}
-
-
-class Flatterer(Teller):
-    """Predicts another colour than the real one, so no replay of ``rl`` reaches an end in the tree."""
-
-    def answer(self, prompt: str) -> Answer:
-        taken = re.findall(r"Action: (\w)", prompt)
-        return (
-            Answer("sold", {"rl": 1.0, "l": 0.6}["".join(taken)], terminated=True) if "l" in taken else Answer("blue")
-        )
-
-
-def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_paths() -> None:
-    """The replayed action, worth 0.8, has no end in the tree. The only end is that of its sibling, which promises
-    0.6."""
-    tree = imagine(Flatterer(), Counter())
-    assert origins(tree) == {"l": "imagined", "r": "real"}
-    assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
-    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5)))
-    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5, what="states")))
-    better = imagine(Teller(), replay := Doors())
-    assert (
-        replay.steps == 2 and len(list(imitation_rows(better, ImitationConfig(min_return=0.0, paths_per_tree=9)))) == 1
-    )
-    wild = imagine(Flatterer(), Counter(), steps=0)  # nothing is replayed
-    assert len(list(imitation_rows(wild, ImitationConfig(min_return=0.5, paths_per_tree=9)))) == 2
-    trajectories = PairConfig(min_margin=0.1, rule="trajectory")
-    worst = imagine(Teller(), Doors())
-    assert [pair.chosen.token_ids for pair in preference_pairs([tree, worst], trajectories)] == [(101, 3, 101)]
-    assert not list(preference_pairs([tree, imagine(Teller(optimist), Doors(dict.fromkeys(ENDS, 0.0)))], trajectories))
-
-
-class Paying(Doors):
-    """Every ``r`` pays 0.5, and ``l`` ends the episode. Otherwise only the limit of two steps ends it."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        self.steps += 1
-        self.taken += str(action)
-        return seen(self.taken), 0.5 if action == "r" else 0.0, action == "l", False, {}
-
-
-class PayTeller(Teller):
-    def answer(self, prompt: str) -> Answer:
-        taken = "".join(re.findall(r"Action: (\w)", prompt))
-        return Answer(seen(taken), 0.5 if taken[-1] == "r" else 0.0, terminated=taken[-1] == "l")
-
-
-def test_an_episode_that_earns_its_rewards_up_to_the_limit_is_replayed_too() -> None:
-    tree = imagine(PayTeller(), env := Paying())
-    assert env.steps == 2
-    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
-    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
-    [row] = imitation_rows(tree, ImitationConfig(min_return=1.0))
-    assert row.token_ids == (1, 101, 3, 101)
-
-
 def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
     tree = imagine(Teller(), Doors(breaks_at="rr"))
     assert tree.error == "RuntimeError: the door is stuck"
     assert not edges(tree) and tree.budget.claims == 0
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy trained on demonstrations of the doors."""
-    config = load_config(CONFIG, settings("http://nowhere"))
-    with Run.create(tmp_path_factory.mktemp("policy") / "run", config, resume=False) as run:
-        return warm_start(config, run, QuietProgress())
-
-
-def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Cost, list[Tree]]:
-    """Let a policy grow two trees in the model of ``teller``. Returns their cost and the trees."""
-    with served(teller) as url:
-        config = load_config(CONFIG, [*settings(url), *changes])
-        job = SearchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
-        return search_batch(job, lambda event: None), list(read_trees(folder, [job.name]))
-
-
-def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
-    """The steps of a batch are answered together, and each of them would exceed its limit."""
-
-    @dataclass
-    class Slow(Teller):
-        def answer(self, prompt: str) -> Answer:
-            time.sleep(0.05)
-            return super().answer(prompt)
-
-    _, trees = batch(Slow(), policy, tmp_path, "search.step_seconds=0.02", "world.verify_steps=0")
-    assert [tree.error for tree in trees] == ["", ""]
-    assert all(tree.budget.imagined_steps > 0 for tree in trees)
-
-
-def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_path: Path) -> None:
-    env = Doors()
-    real = search(EnvDynamics(env, max_steps=2), count=2)
-    imagined = search(Imagination(EnvDynamics(env, max_steps=2), teller_model(Teller(prize=optimist))), count=2)
-    seen, believed = (return_spread(trees[0]) for trees in (real, imagined))
-    assert seen != believed
-    with Run.create(tmp_path / "run", load_config(CONFIG), resume=False) as run:
-        for name, places, trees in (("collect-0", [0, 1], real), ("collect-1-imagined", [1, 2], imagined)):
-            write_trees(
-                run.trees, name, 0, (replace(tree, place=place) for tree, place in zip(trees, places, strict=True))
-            )
-        assert _spreads(run, 1) == {0: seen, 1: seen}
-        assert _spreads(run, 2) == {0: seen, 1: seen, 2: believed}
-
-
-@pytest.mark.parametrize("more", ["", ", {name = 'disturbances', options = {kinds = ['permuted tools']}}"])
-def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path, more: str) -> None:
-    """The world model does not know the shield and would open the right door."""
-    wrappers = f"environment.wrappers=[{{name = 'shield', options = {{deny = ['^r']}}}}{more}]"
-    _, trees = batch(Teller(), policy, tmp_path, wrappers, "world.verify_steps=0", "search.limits.simulations=9")
-    taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
-    assert {node.state.messages[-1].content for call, node in taken if call == "r"} == {
-        "Forbidden call: it matches '^r'"
-    }
-    assert all(node.invalid == (call == "r") for call, node in taken)
-
-
-def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
-    class Babbler(Teller):
-        def answer(self, prompt: str) -> Answer:
-            return Answer("a dragon", 7.0, terminated=True)  # an impossible reward
-
-    cost, trees = batch(Babbler(), policy, tmp_path, "world.verify_steps=0")
-    figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
-    assert figures["unreadable"] == asked > 0
-    assert sum(tree.budget.unreadable for tree in trees) == asked  # what a resumed collection counts
 
 
 def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
@@ -355,11 +166,6 @@ def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> 
         match=r"with options \{'size': 4\}, not of 'frozenlake' with \{'size': 8, 'slippery': True\}: set env",
     ):
         with_planning_world(other)
-
-
-def test_a_limit_of_environment_steps_holds_in_imagination() -> None:
-    config = SearchConfig(limits=Limits(environment_steps=3), candidates=2)
-    assert imagine(Teller(), steps=0, config=config).budget.imagined_steps == 3
 
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))
@@ -387,12 +193,12 @@ def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set
 
 def test_an_audit_catches_an_optimist() -> None:
     """A model that predicts success everywhere is allowed a share of 0."""
-    held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
-    flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, horizon=2))
+    held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=100) for one in transitions(tree)]
+    flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out))
     assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
     assert flattered.wrong_episodes == 0.75
     assert flattered.lambda_cap == 0.0
-    honest = asyncio.run(audit(teller_model(Teller()), held_out, horizon=2))
+    honest = asyncio.run(audit(teller_model(Teller()), held_out))
     assert (honest.optimism, honest.wrong_episodes) == (0.0, 0.0)
     assert honest.lambda_cap == 1.0
 
@@ -429,17 +235,6 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
-    def places(name: str) -> list[int]:
-        return [row.place for row in stored_trees(run / "trees", name) if row.place is not None]
-
-    searched = [*places("collect-1"), *places("collect-1-imagined")]
-    assert len(set(searched)) == len(searched)
-    assert places("collect-0") == list(range(40))
-    assert min(set(searched) - set(range(40))) == 40
-
-
-@pytest.mark.slow
 def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_kept(run: Path, server: str) -> None:
     stages = json.loads((run / "stages.json").read_text())
     names = list(stages)
@@ -454,24 +249,6 @@ def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_
     assert digest(read_as(dict, run / "trees")) == before
     again = Run.open(run).facts("collect-2-imagined")
     assert again["claims"] == stages["collect-2-imagined"]["claims"]
-
-
-@pytest.mark.slow
-def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) -> None:
-    finished = Run.open(run)
-    strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
-    found = audit_world(strict, finished, finished.checkpoints / "world-1")
-    allowed = lambda_cap(found.wrong_episodes, found.episodes, noise=0.001)
-    assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
-
-
-@pytest.mark.slow
-def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
-    shutil.copytree(run, copy := run.with_name("copy"))
-    done = treeagent("world", "eval", copy, "--json", "--trust")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["reward_accuracy"] == found["cr"] == 1.0 and found["bound"]["reward"] == 0.0
 
 
 @pytest.mark.slow

@@ -12,25 +12,22 @@ from pathlib import Path
 
 import pytest
 from command import CONFIG, PROGRAM, treeagent
-from toy_doors import BothDoors, Doors, Teller, seen, served, teller_model
+from toy_doors import BothDoors, Doors, Teller, served
 
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.imagination import world_model
-from treeagent.pipeline.imagination_dynamics import Imagination
-from treeagent.pipeline.imagined_replay import verify_all
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.world import experiences, fit, split
-from treeagent.pipeline.world_audit import AUDIT_STEPS, audit_world, kinds
+from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import read_as, write_shard
-from treeagent.types import Message, Split, Task, UserError
+from treeagent.types import Message, Split, Task
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer
@@ -92,12 +89,6 @@ def test_a_world_model_is_fitted_and_audited(finished_run: Path, run: Path) -> N
     assert found["openings"]["observation_exact"] > 0.5
 
 
-@pytest.mark.slow
-def test_an_audit_is_a_table(run: Path) -> None:
-    table = treeagent("world", "eval", run)
-    assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
-
-
 def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
     """Every real step is an executed one, as in the greedy evaluation."""
     checkpoint = run / "checkpoints" / "warm"
@@ -123,33 +114,11 @@ def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None
     assert "is of environment 'shop' with options" in other.stderr.replace("\n", " ")
 
 
-def test_a_config_gives_a_fit_its_world_settings_and_the_run_all_others(run: Path, tmp_path: Path) -> None:
-    config = tmp_path / "other.toml"
-    config.write_text('[environment]\nname = "frozenlake"\n[world]\nverify_steps = 7\n')
-    for name in ("copy", "another"):
-        shutil.copytree(run, tmp_path / name)
-        (tmp_path / name / "world.toml").unlink()
-    fitted = treeagent("world", "fit", tmp_path / "copy", "--config", config, *WORLD, "world.training.max_steps=1")
-    assert fitted.returncode == 0, fitted.stderr
-    kept, own = load_config(tmp_path / "copy" / "world.toml"), Run.open(run).config
-    assert (kept.environment, kept.warm_start, kept.seed) == (own.environment, own.warm_start, own.seed)
-    other = treeagent("world", "fit", tmp_path / "another", *WORLD, "environment.max_steps=3")
-    assert other.returncode == 2
-    assert "leave environment.* out" in other.stderr.replace("\n", " ")
-
-
 def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
     again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
     assert again.returncode == 2
     assert "world.reasoning changed" in again.stderr.replace("\n", " ")
     assert treeagent("world", "fit", run, *WORLD).returncode == 0  # it is already done
-
-
-def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
-    learnt, held_out = split(experiences(Run.open(run)))
-    assert not {one.task_id for one in learnt} & {one.task_id for one in held_out}
-    assert len({one.digest() for one in learnt}) == len(learnt)
-    assert learnt and held_out
 
 
 def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
@@ -161,16 +130,6 @@ def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
     learnt, held_out = split(iter([*same, *own]))
     assert [one.observation for one in held_out].count("a room") == 1
     assert {one.observation for one in learnt} == set(names) - {one.observation for one in held_out}
-
-
-def test_a_step_that_was_learnt_before_stays_learnt_whoever_shares_it() -> None:
-    here, there = (Message("user", "win"),), (Message("user", "lose"),)
-    names = [f"game {number}" for number in range(20)]
-    begun = [Experience(name, here, "look", "a room") for name in names]
-    _, [one] = split(begun)  # held out, unless it was already learnt
-    [before] = split([each for each in begun if split([each])[0]])[0]
-    own = Experience(one.task_id, there, "look", "a hall")
-    assert split([one, own], [before]) == ([before], [own])
 
 
 class OneGame(Doors):
@@ -193,15 +152,6 @@ def told(*settings: str) -> RunConfig:
     """Settings of a world model on a server, for which fitting only fills the memory."""
     server = ["world.generator=remote", "world.model=teller", "world.reasoning=false"]
     return load_config(CONFIG, [*DOORS, *server, *settings])
-
-
-def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> None:
-    with served(Teller()) as url:
-        config = told("world.examples=1", f"world.url={url}")
-        with pytest.raises(UserError, match=r"world.sqlite does not exist"), world_model(config, tmp_path / "world"):
-            pass
-        with world_model(replace(config, world=replace(config.world, examples=0)), tmp_path / "world"):
-            pass  # there are no further prompts
 
 
 def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,48 +181,6 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monk
                 assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
 
 
-def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the left door the model predicts wrong observations and rewards, which shows in half of the episodes.
-    Replays do not continue behind it, so the whole episodes among imagined trees are those that the model predicts
-    right."""
-    monkeypatch.setattr(world, "HELD_OUT", 0.4)
-    promised = {"ll": 1.0, "lr": 1.0, "rl": 0.0, "rr": 1.0}
-
-    def sight(taken: str) -> str:
-        return "a dragon" if taken == "l" else seen(taken)
-
-    with served(teller := Teller(prize=lambda taken: promised[taken], sight=sight)) as url:
-        config = told(f"world.url={url}")
-        with Run.create(tmp_path / "run", config, resume=False) as run:
-            ReplayBuffer(run.checkpoints / "world.sqlite", create=True).close()
-            write_shard(run.trees, "collect-0", 0, map(to_record, searched(Doors(), range(20))))
-            place = EnvDynamics(Doors(), max_steps=2)
-            model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
-            tasks = Doors().tasks("train", 20, 20)
-            imagined = asyncio.run(Search(BothDoors(), model, limits).run(tasks, range(20)))
-            asyncio.run(verify_all(imagined, place, 20, limits))
-            write_shard(run.trees, "collect-1-imagined", 0, map(to_record, imagined))
-            found = audit_world(config, run, run.checkpoints / "world")
-    assert found.wrong_episodes == 0.5 and found.optimism == pytest.approx((1.0 + 0.5) / 4)
-
-
-def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> None:
-    @dataclass
-    class Liar(Teller):
-        def answer(self, prompt: str) -> Answer:
-            return Answer("a dragon", 9.0, terminated=True)
-
-    with served(Liar()) as url:
-        config = told("environment.returns=[-1, 2]", f"world.url={url}")
-        with Run.create(tmp_path / "run", config, resume=False) as run:
-            empty = ReplayBuffer(run.checkpoints / "world.sqlite", create=True)
-            empty.close()
-            write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(20))))
-            found = audit_world(config, run, run.checkpoints / "world")
-    assert (found.overall.unreadable, found.overall.reward_error) == (1.0, 3.0)
-    assert found.bound.transition == 4 * (1 / 2) * 3.0 * 2**2
-
-
 def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
     config, env = told(), OneGame()
     places = {True: list[int](), False: list[int]()}
@@ -292,21 +200,6 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
                 audit_world(config, run, made)
 
 
-def test_a_common_call_is_a_kind_of_its_own() -> None:
-    def made(action: str) -> Experience:
-        return Experience("t", (Message("user", "x"),), action, "seen")
-
-    found = [made("click[buy now]")] * 100 + [made(f"click[{number}]") for number in range(100)]
-    kind = kinds([*found, made("click[red]")])  # one of 201 calls, so it is rare
-    assert kind(made("click[buy now]")) == "click[buy now]"
-    assert kind(made("click[7]")) == "click[#]"
-    assert kind(made("click[red]")) == "click"
-    searches = [*found, *[made("search[lamp]")] * 50]
-    assert kinds(searches)(searches[-1]) == "search[lamp]"
-    assert kinds(searches, free=["search"])(searches[-1]) == "search"
-    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # a call that occurs once is not common
-
-
 @pytest.fixture
 def copied(run: Path, tmp_path: Path) -> Path:
     """A copy of the run without its world model."""
@@ -321,40 +214,6 @@ def refit(run: Path, *settings: str) -> list[Experience]:
     found = list(memory.experiences())
     memory.close()
     return found
-
-
-@pytest.mark.slow
-def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise steps that are held out now would be among its examples."""
-    refit(copied)
-    (copied / "world.toml").unlink()
-    shutil.rmtree(copied / "checkpoints" / "world")
-    monkeypatch.setattr(world, "HELD_OUT", 0.6)
-    assert len(refit(copied)) == Run.open(copied).facts("world")["learnt"]
-
-
-@pytest.mark.slow
-def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
-    none = treeagent("world", "fit", copy, *WORLD, "world.max_tokens=20")
-    assert none.returncode == 2
-    assert "steps to learn from is a row within world.max_tokens (20): raise it" in " ".join(none.stderr.split())
-    settings = [*WORLD, "world.training.max_steps=1", "world.hard_steps=0", "world.end_rows=2"]
-    few = treeagent("world", "fit", copy, *settings, "world.max_tokens=120")  # nothing was learnt with the others
-    assert few.returncode == 0, few.stderr
-    facts = Run.open(copy).facts("world")
-    ends = sum(one.terminated for one in experiences(Run.open(copy)))
-    assert facts["left_out"] > 0 and facts["learnt"] < facts["rows"] + facts["left_out"] <= facts["learnt"] + ends
-    other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
-    assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
-    shutil.rmtree(copy / "checkpoints" / "world")
-    (copy / "checkpoints" / ".world").mkdir()  # left by a fit that was cut off under other settings
-    (copy / "world.toml").unlink()
-    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0
-    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
-    assert not (copy / "checkpoints" / ".world").exists()
-    elsewhere = treeagent("world", "eval", copy, "environment.max_steps=3")
-    assert elsewhere.returncode == 2 and "leave environment.* out" in " ".join(elsewhere.stderr.split())
 
 
 @pytest.mark.slow
@@ -406,11 +265,3 @@ def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_hel
     assert known > {one.task_id for one in learnt}
     assert not known & {one.task_id for one in held_out}
     assert Run.open(copied).facts("world")["demonstrated_steps"] > 60
-
-
-@pytest.mark.slow
-def test_held_out_demonstrations_fill_up_a_small_audit(copied: Path) -> None:
-    refit(copied, "world.demonstrations=60")
-    own = [one for one in split(experiences(Run.open(copied)))[1] if not one.opens]
-    audited = json.loads(treeagent("world", "eval", copied, "--json").stdout)
-    assert len(own) < audited["steps"] <= AUDIT_STEPS

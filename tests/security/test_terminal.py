@@ -30,7 +30,7 @@ from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall
-from treeagent.world_model.fidelity import Bound, Fidelity, Figures
+from treeagent.world_model.fidelity import Fidelity, Figures
 
 ATTACK = (
     "\x1b[2J\x1b]0;owned\x07\x1b]8;;https://evil.example\x1b\\\x9b31m\x9d0;x\x9c\r\b\x7f\u202eevil\u2066\u200b\u3164"
@@ -203,7 +203,7 @@ def test_the_page_shows_every_word() -> None:
 def test_an_audit_is_printed() -> None:
     figures = Figures(1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     kinds = {attack("kind"): figures}
-    found = Fidelity(figures, None, None, kinds, {1: figures}, 0.0, 0.0, 1, None, 1.0, Bound(0.0, 0.0))
+    found = Fidelity(figures, None, None, None, kinds, {1: figures}, 0.0, 0.0, 1, 0.0, 1, None, 1.0)
     text = fidelity_json(found)
     assert orders(text) == [] and text.isascii()
     assert json.loads(text)["by_kind"].keys() == kinds.keys()

@@ -2,17 +2,16 @@
 
 import random
 from dataclasses import replace
-from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shop_steps import experience, shop_trees
+from shop_steps import experience
 
 from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall
-from treeagent.views.transitions import opening, transitions
-from treeagent.world_model.transition import Experience, call_text, from_record, last_answer
+from treeagent.views.transitions import transitions
+from treeagent.world_model.transition import Experience
 
 TASK = Task("t", "find a lamp")
 OPENING = Message("user", "find a lamp\nsearch page")
@@ -47,11 +46,6 @@ def test_steps_by_hand() -> None:
     assert (first.kind, second.kind, second.seen) == ("search", "click", "1 lamp $9")
 
 
-def test_thoughts_do_not_reach_the_world() -> None:
-    """Two agents with the same actions and different thoughts have the same experience."""
-    assert all("Thought" not in message.content for one in transitions(search_tree()) for message in one.history)
-
-
 def test_the_world_hears_calls_as_texts() -> None:
     grammar = make_grammar("tools")
     find, open_it = ToolCall("find", {"what": "lamp"}), ToolCall("open", {"place": 1})
@@ -69,12 +63,6 @@ def test_the_world_hears_calls_as_texts() -> None:
     ]  # fmt: skip
 
 
-def test_a_withheld_reward_is_no_transition() -> None:
-    tree = search_tree()
-    tree.root.edges[0].reward = None
-    assert [one.action for one in transitions(tree)] == ["click[buy]"]
-
-
 def test_a_thought_of_its_own_is_no_step() -> None:
     root = Node(State(TASK, (OPENING,)))
     begun = State(TASK, (OPENING, Message("assistant", "Thought: look\nAction:", (1,), partial=True)))
@@ -86,11 +74,6 @@ def test_a_thought_of_its_own_is_no_step() -> None:
     root.edges = [thought]
     (one,) = transitions(Tree(TASK, 0, root))
     assert (one.action, one.observation, one.depth, len(one.history)) == ("search[lamp]", "1 lamp $9", 0, 2)
-
-
-def test_the_opening_answers_a_reset() -> None:
-    one = opening(search_tree())
-    assert (one.history, one.action, one.observation) == ((Message("user", "find a lamp"),), "reset", "search page")
 
 
 def random_tree(shuffler: random.Random) -> Tree:
@@ -126,37 +109,8 @@ def test_each_tried_edge_once_and_the_tree_untouched(tree: Tree) -> None:
     assert [one.reward for one in found] == [float(one.terminated) for one in found]
 
 
-def test_a_demonstration_is_a_chain() -> None:
-    """The history of every step is the history before it plus that step."""
-    for tree in shop_trees(20):
-        steps = list(transitions(tree))
-        assert [one.depth for one in steps] == list(range(len(steps)))
-        for one, other in pairwise(steps):
-            said = (Message("assistant", one.action), Message("user", one.observation))
-            assert other.history == (*one.history, *said)
-        assert steps[-1].reward == tree.root.edges[0].value
-
-
 def test_a_digest_tells_state_action_and_observation_apart() -> None:
     one = experience("search[lamp]")
     assert one.digest() == replace(one, task_id="other", reward=1.0, origin="imagined").digest()
     others = [replace(one, action="x"), replace(one, observation="x"), replace(one, history=one.history[:1])]
     assert len({each.digest() for each in (one, *others)}) == 4
-
-
-def test_records_come_back_equal() -> None:
-    for tree in shop_trees(20):
-        assert [from_record(one.to_record()) for one in transitions(tree)] == list(transitions(tree))
-
-
-def test_a_tool_call_is_one_line_whatever_the_order_of_its_arguments() -> None:
-    one, other = ToolCall("open", {"b": 1, "a": "x"}), ToolCall("open", {"a": "x", "b": 1})
-    assert call_text(one) == call_text(other) == 'open {"a":"x","b":1}'
-
-
-def test_what_was_answered_stands_after_the_last_turn() -> None:
-    shuffler = random.Random(0)
-    for _ in range(20):
-        told = [str(shuffler.random()) for _ in range(shuffler.randint(0, 3))]
-        messages = [OPENING, Message("assistant", "a"), *(Message("user", text) for text in told)]
-        assert last_answer(messages) == "\n".join(told)

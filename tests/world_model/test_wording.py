@@ -3,14 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shop_steps import PAGE, RESULTS, experience, shop_steps
+from shop_steps import PAGE, RESULTS, experience
 
-from treeagent.config import load_config
-from treeagent.pipeline.imagination import wording
 from treeagent.types import Message
 from treeagent.world_model.trace import argument, target_line, trace
 from treeagent.world_model.transition import Experience
-from treeagent.world_model.wording import Answer, Wording, number
+from treeagent.world_model.wording import Answer, Wording
 
 BARE = Wording(instructions="")
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).map(str.strip).filter(bool)
@@ -56,19 +54,6 @@ def test_an_answer_of_another_form_is_refused_with_a_reason(text: str) -> None:
     assert isinstance(BARE.read(text), str)
 
 
-def test_without_reasoning_there_is_no_line_for_it() -> None:
-    plain = Wording(instructions="", reasoning=False)
-    one = experience("search[lamp]")
-    assert plain.target(one) == f"Outcome: continues, reward 0\nObservation: {RESULTS}"
-    assert plain.read(plain.target(one)) == Answer(RESULTS)
-
-
-def test_numbers_are_short() -> None:
-    assert [number(value) for value in (0.0, -0.0, 1.0, 2 / 3, 0.75, -0.5, 100.0, -1e-9)] == [
-        "0", "0", "1", "0.666667", "0.75", "-0.5", "100", "0",
-    ]  # fmt: skip
-
-
 def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() -> None:
     one = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE)
     near, far = experience("click[1]", answer=PAGE), experience("click[2]", answer="no 2", invalid=True)
@@ -99,12 +84,6 @@ def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_i
         Answer(PAGE, why="names nothing shown . new" if reasoning else ""),
     ]
     assert asked == BARE.prompt(one.history, one.action)[0]
-
-
-def test_instructions_ask_for_reasoning_only_where_it_is_read() -> None:
-    for reasoning in (True, False):
-        config = load_config(None, ["world.model=some/model", f"world.reasoning={str(reasoning).lower()}"])
-        assert ("Why:" in wording(config).instructions) is reasoning
 
 
 def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:
@@ -152,27 +131,3 @@ def test_traces_by_hand() -> None:
     assert trace(bought) == (
         "names nothing shown . new . find missing a missing red done lamp shown under missing , $9 below $10"
     )
-
-
-def test_a_trace_tells_of_a_number_with_what_it_counts() -> None:
-    """A choice of some number of meters does not mean that the right length was chosen."""
-    told = ["buy a cable , length 1 meter , under $10", "search page", "click[1]", "cable $9\nlength: 1 meter/2 meter"]
-    told += ["click[2 meter]", "chosen: 2 meter"]
-    history = tuple(Message("assistant" if said.startswith("click") else "user", said) for said in told)
-    bought = Experience("t", history, "click[buy now]", "order placed", reward=0.75, terminated=True)
-    assert trace(bought) == (
-        "names nothing shown . new . buy missing a missing cable shown length shown 1 meter shown under missing , "
-        "$9 below $10"
-    )
-
-
-def test_a_trace_is_one_line_of_every_real_step_and_the_same_each_time() -> None:
-    for one in shop_steps(40):
-        assert trace(one) == trace(one)
-        assert "\n" not in trace(one)
-        assert isinstance(BARE.read(BARE.target(one)), Answer)
-
-
-def test_history_shows_the_task_first() -> None:
-    assert all(one.history[0] == Message("user", one.history[0].content) for one in shop_steps(5))
-    assert {one.history[1].content for one in shop_steps(5)} == {"search page"}

@@ -1,7 +1,6 @@
 """A world model trained from scratch on real transitions, with and without retrieval, as a dynamics and in an audit."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from shop_steps import OpenBuffer, shop_steps
@@ -16,8 +15,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import audit
-from treeagent.world_model.fit import answer_rows
-from treeagent.world_model.local import LocalWriter
+from treeagent.world_model.language import LocalWriter, answer_rows
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording
 
@@ -46,49 +44,12 @@ def test_rows_hold_the_prompt_of_imagination_and_learn_the_whole_answer(open_buf
         assert text.endswith(bare.removeprefix("<|user|>"))
 
 
-def test_with_instructions_similar_steps_are_turns_that_are_not_learnt(open_buffer: OpenBuffer) -> None:
-    told, steps, shape = Wording(), shop_steps(6), replace(SHAPE, context=1024)
-    chat, buffer = tiny_chat(steps), open_buffer()
-    buffer.add(steps)
-    writer = LocalWriter(LocalGenerator(random_model(chat.tokenizer, shape, 0)), chat, max_new_tokens=3)
-    for row, one in zip(answer_rows(steps, chat, told, buffer, 1), steps, strict=True):
-        start = row.mask.index(True)
-        assert all(row.mask[start:])
-        assert chat.decode(row.token_ids[start:]) == told.target(one)
-        assert row.token_ids[:start].count(chat.stop_id) == 4  # the instructions, a step, its answer, the question
-    [draft] = asyncio.run(writer.write([told.prompt(steps[0].history, steps[0].action, steps[1:2])]))
-    assert draft == Failure("the answer was cut off after 3 tokens")
-
-
-def test_a_step_that_ends_its_episode_is_there_as_often_as_asked() -> None:
-    steps = shop_steps(6)
-    ends = sum(one.terminated for one in steps)
-    chat = tiny_chat(steps)
-    once, thrice = (list(answer_rows(steps, chat, WORDING, end_rows=count)) for count in (1, 3))
-    assert len(once) == len(steps) > ends > 0
-    assert len(thrice) == len(steps) + 2 * ends
-    assert set(thrice) == set(once)
-    assert max(map(thrice.count, thrice)) >= 3
-
-
 def test_a_row_never_shows_its_own_step(open_buffer: OpenBuffer) -> None:
     one, other = shop_steps(1)[:2]
     chat = tiny_chat([one, other])
     buffer = open_buffer()
     buffer.add([one, other])
     (row,) = answer_rows([one], chat, WORDING, buffer, 2)
-    expected = WORDING.prompt(one.history, one.action, [other])
-    assert row.token_ids[: row.mask.index(True)] == chat.prompt_ids(expected)
-
-
-def test_a_step_with_many_outcomes_still_gets_similar_steps(open_buffer: OpenBuffer) -> None:
-    """In a stochastic environment, the memory holds the same action in the same state with many observations."""
-    one, other = shop_steps(1)[:2]
-    outcomes = [replace(one, observation=f"slipped {count} times") for count in range(9)]
-    chat = tiny_chat([one, other])
-    buffer = open_buffer()
-    buffer.add([*outcomes, one, other])
-    (row,) = answer_rows([one], chat, WORDING, buffer, 1)
     expected = WORDING.prompt(one.history, one.action, [other])
     assert row.token_ids[: row.mask.index(True)] == chat.prompt_ids(expected)
 

@@ -1,6 +1,5 @@
 """What all trainings share: rows as a data set, batches, the trainer's base class, and its run to the end."""
 
-import ctypes
 import json
 import math
 import os
@@ -54,8 +53,8 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives the number of steps done and the total number of steps."""
     validate: Callable[[], float] | None
-    """Scores the model's current weights, higher is better. It is also called before the first step. If several
-    processes train together, only the first one calls it."""
+    """Scores the model's current weights, higher is better; also called before the first step, and only in the first
+    process."""
     checkpoint_dir: Path | None
     """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
 
@@ -77,23 +76,18 @@ class TrainResult:
 
 
 def as_dataset(rows: Sequence[Any] | Dataset) -> Dataset:
-    """The rows of a view as a data set with one column for each field of a row. A data set stays as it is: one from
-    ``Dataset.from_generator`` is read from the disk batch by batch."""
+    """The rows of a view as a data set with one column for each field; a data set stays as it is."""
     return rows if isinstance(rows, Dataset) else Dataset.from_list([asdict(row) for row in rows])
 
 
 class Batches(Sampler[list[int]]):
-    """Batches of rows that belong together, by length or by group, in an order that depends only on the seed and the
-    epoch."""
+    """Batches of rows that belong together, by length or by group, in an order that depends on seed and epoch alone."""
 
     drop_last = False  # accelerate reads it
 
     def __init__(self, lengths: Iterable[int], batch_size: int, seed: int, groups: Sequence[str] = ()) -> None:
-        """Args:
-        lengths: tokens of each row; rows of similar length share a batch.
-        batch_size: rows per batch; the last rows of an epoch may make a smaller one.
-        groups: the group of each row, if given; then rows of one group share a batch, whatever their length.
-        """
+        """``lengths``: tokens of each row; rows of similar length share a batch. ``groups``: of each row, if given;
+        then rows of one group share a batch."""
         self.lengths = array("q", lengths)
         self.batch_size = batch_size
         self.seed = seed
@@ -101,7 +95,7 @@ class Batches(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. transformers calls this at the beginning of each epoch."""
+        """transformers calls this at the beginning of each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -132,8 +126,7 @@ class Batches(Sampler[list[int]]):
 
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:
-    """Stack rows into a (rows, longest) tensor, padded on the right with ``value``. Token ids may be padded with any
-    id, because padding is never attended to."""
+    """Stack rows into a (rows, longest) tensor, padded on the right with ``value``."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=dtype)
 
@@ -144,8 +137,7 @@ def padded(rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
 
 
 def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
-    """Arguments for ``transformers.TrainingArguments``, without console output or network access. A Trainer needs an
-    output folder: without ``checkpoint_dir`` it is ``spare``."""
+    """Arguments for ``transformers.TrainingArguments``, without console output or network access."""
     schedule = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
     return {
         "output_dir": str(hooks.get("checkpoint_dir") or spare),
@@ -181,11 +173,9 @@ def lent(
 ) -> Iterator[dict[str, Any]]:
     """Lend a model to a trainer. Yields the trainer's arguments.
 
-    Inside the context, the value head is a submodule of the model (one optimiser, one gradient norm). If all weights
-    are trained, they are in float32: in bfloat16 most steps are smaller than half of a weight's last digit, and would
-    be lost. TRL runs the language-model head over labelled positions only. Without Triton it would run over every
-    position, because Neuron needs fixed shapes; on a CPU this takes 30 % of a step if a quarter of the tokens is
-    trained.
+    Inside, the value head is a submodule of the model, and weights that are all trained are in float32: in bfloat16
+    most steps are smaller than half of a weight's last digit. Without Triton, TRL would run the language-model head
+    over every position, which takes 30 % of a step on a CPU; here it runs over labelled positions only.
     """
     whole, dtype = not isinstance(model, PeftModel), model.dtype  # PEFT's adapters are in float32
     if head is not None:
@@ -209,20 +199,16 @@ def lent(
             _convert(model, dtype)
         model.zero_grad()
         model.eval()
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps the memory of activations otherwise
-            trim(0)
 
 
 def _convert(model: Model, dtype: torch.dtype) -> None:
-    """Change the number format of all weights. Buffers keep theirs: rotary frequencies are in float32 in every
-    model."""
+    """Change the number format of all weights; buffers, such as rotary frequencies, keep theirs."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
 
 class Learner(Trainer):
-    """Base class with the changes to a Trainer that all learners share. It must precede TRL's trainer among the base
-    classes."""
+    """What all learners change in a Trainer; it must precede TRL's trainer among the base classes."""
 
     args: Any  # a subclass of TrainingArguments, which differs by trainer
     model: Any  # the base class also allows None or a bare module, which never occur here
@@ -307,8 +293,8 @@ def diverged(what: str) -> UserError:
 
 
 class Watch(TrainerCallback, ExportableState):
-    """Observes a trainer: metrics, progress, validation, the best weights, divergence. Its figures are part of the
-    trainer's checkpoints."""
+    """Observes a trainer: metrics, progress, validation, the best weights, divergence. Its figures are part of
+    checkpoints."""
 
     def __init__(self, model: nn.Module, config: OptimiserConfig, hooks: Hooks) -> None:
         self.model = model
@@ -420,11 +406,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def fit(trainer: Learner, config: OptimiserConfig, batches: Batches, hooks: Hooks) -> TrainResult:
-    """Run a trainer to its end. If an earlier run of the same call was cut short, resume from its last checkpoint.
-
-    Raises:
-        UserError: a loss or a gradient is NaN or infinite, or the training runs out of memory.
-    """
+    """Run a trainer to its end, from the last checkpoint if an earlier run of the same call was cut short."""
     start = time.perf_counter()
     trainer.batches, trainer.optimiser = batches, config.optimiser
     trainer.watch = watch = Watch(trainer.model, config, hooks)

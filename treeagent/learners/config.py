@@ -123,10 +123,6 @@ class GRPOLoss:
     epsilon_high: Positive | None = None
     """Probability ratios above 1 + epsilon_high are clipped; under "cispo" the ratio itself is capped at epsilon_high.
     Unset means 0.28 (DAPO's clip-higher), or 5.0 under "cispo"."""
-    delta: Annotated[float, Field(gt=1)] | None = None
-    """Cap of the probability ratio of tokens with a negative advantage, which the usual clipping does not bound. It
-    limits the weight of stale tokens that have become much likelier since (two-sided clipping, INTELLECT-2). Unset
-    means no cap; "cispo", "sapo" and "vespo" do not accept one."""
     beta: NonNegative = 0.0
     """Weight of KL(policy || behaviour), in nats per token. The estimate is k3 times the importance ratio, so that its
     gradient is unbiased (DeepSeek-V3.2)."""
@@ -144,8 +140,6 @@ class GRPOLoss:
                 f"epsilon_high={self.epsilon_high} would shrink every ratio under loss_type='cispo', where it caps the "
                 "ratio itself: leave it out (5.0) or set it above 1"
             )
-        if self.delta is not None and self.loss_type in ("cispo", "sapo", "vespo"):
-            raise ValueError(f"delta={self.delta} has no effect under loss_type={self.loss_type!r}: leave it out")
         return self
 
     @property

@@ -36,34 +36,12 @@ def train_distil(
 
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
-    where log π(a|s) is the sum over the |a| sampled tokens of candidate a. π is the distribution that the policy
-    samples from: its logits are divided by the temperature, like those of the priors from which search computed π'. If
-    π' puts all weight on one candidate of each state, and the temperature is 1, this is the loss of ``train_sft``. With
-    Z(s) = Σ_a π(a|s), the probability of all candidates together,
+    where log π(a|s) is the sum over the |a| sampled tokens of candidate a, with logits divided by the sampling
+    ``temperature``. With Z(s) = Σ_a π(a|s), the numerator is -Σ_a π' log (π/Z) - log Z: AlphaZero's loss, and a term
+    that keeps probability on the candidates, since a language model has other actions, too.
 
-        -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z
-
-    The first term alone is AlphaZero's loss: there the candidates are all legal moves, so that Z = 1. A language model
-    has other actions, too; without the second term, probability could move to them.
-
-    States of a task share a batch, and the common prefix of their prompts goes through the model only once, if the
-    model can be packed (``treeagent.learners.packed``).
-
-    Metrics, means over the steps since the last row: ``loss`` (L, in nats a token); ``kl`` (KL(π' || π), in nats a
-    state); ``entropy`` (nats a token); ``num_tokens`` (tokens of all candidates so far, each
-    with its prompt); ``grad_norm`` (before clipping).
-
-    Args:
-        model: the policy to train.
-        tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: states with their candidates.
-        config: the optimiser.
-        temperature: the sampling temperature of the candidates, at which their log-probabilities were stored.
-        hooks: observers of the training; see ``Hooks``.
-
-    Raises:
-        NothingToLearn: there are no rows.
-        UserError: a loss or a gradient is NaN or infinite.
+    Metrics: ``loss`` (nats a token), ``kl`` (KL(π' || π), nats a state), ``entropy`` (nats a token), ``num_tokens``
+    (of all candidates, each with its prompt), ``grad_norm``.
     """
     data = as_dataset(rows)
     if not len(data):
@@ -93,13 +71,9 @@ def train_distil(
 
 
 def _collate(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Collate states into one row per candidate, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
-    ``sampled_ids``, -100 except at the sampled tokens of the candidates, and ``targets``, π' of the candidate at these
-    tokens and 0 elsewhere. ``floor`` holds the entropy of π' of each state, in nats.
-
-    Candidates with π' = 0 add nothing to the loss, and are left out. No tensor is named ``labels``: a Trainer counts
-    their tokens, and then expects a loss that is divided by those of all accumulated batches.
-    """
+    """One row per candidate with π' > 0, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
+    ``sampled_ids`` (-100 except at sampled tokens), ``targets`` (π' at these tokens, else 0); ``floor`` is the entropy
+    of π' of each state, in nats. No tensor is named ``labels``, whose tokens a Trainer would count."""
     learnt = [[each for each in row["candidates"] if each["target"] > 0] for row in rows]
     candidates = [(row["prompt_ids"], each) for row, kept in zip(rows, learnt, strict=True) for each in kept]
     scored = [

@@ -33,29 +33,12 @@ def train_dpo(
     """Train a policy by direct preference optimisation (DPO, Rafailov et al. 2023, equation 7); changes ``model`` in
     place.
 
-    The sigmoid loss of a pair is -log σ(h) with h = β [log π(chosen) - log μ(chosen) - log π(rejected) +
-    log μ(rejected)]. π is the model. μ is the policy that sampled the pair; it replaces the reference policy. Its
-    log-probabilities are stored with the pair, so no reference model is in memory. Log-probabilities are summed over
-    the tokens that the policy sampled; observations between them do not count.
+    The sigmoid loss of a pair is -log σ(h) with h = β [log π(chosen) - log μ(chosen) - log π(rejected) + log
+    μ(rejected)]. μ is the policy that sampled the pair at ``temperature``; its stored log-probabilities replace the
+    reference model. Log-probabilities are sums over sampled tokens; observations do not count.
 
-    Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
-    ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
-    ``rewards/accuracies`` (share of pairs with h > 0); ``logps/chosen`` and ``logps/rejected`` (log-probability of a
-    continuation, in nats); ``logits/chosen`` and ``logits/rejected`` (mean logit); ``mean_token_accuracy`` (share of
-    chosen tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens`` (tokens read so far);
-    ``grad_norm`` (before clipping).
-
-    Args:
-        model: the policy to train.
-        tokenizer: saved with checkpoints; nothing is tokenised.
-        pairs: the preference pairs, with the log-probabilities as sampled.
-        config: the loss and the optimiser.
-        temperature: the sampling temperature of the pairs, at which their log-probabilities were stored.
-        hooks: observers of the training; see ``Hooks``.
-
-    Raises:
-        NothingToLearn: there are no pairs.
-        UserError: a loss or a gradient is NaN or infinite.
+    Metrics are TRL's: ``loss``, ``rewards/margins`` (h, in nats), ``rewards/accuracies`` (share of pairs with h > 0)
+    and others.
     """
     data = as_dataset(pairs)
     if not len(data):
@@ -88,7 +71,7 @@ def train_dpo(
 
 
 def _collate(pairs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Collate pairs into (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) reference
+    """Pairs as (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) reference
     log-probabilities."""
     sides = [(pair["context_ids"], pair[side]) for side in ("chosen", "rejected") for pair in pairs]
     completion = [[*[False] * len(context), *side["mask"]] for context, side in sides]

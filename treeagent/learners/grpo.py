@@ -1,9 +1,5 @@
-"""Clipped policy gradient (PPO, GRPO and their variants) on stored actions. Advantages come from trees; nothing is
-generated.
-
-TRL's GRPOTrainer computes the loss. Its stage before that, which generates completions, rewards and advantages, is
-replaced by one that collates stored rows.
-"""
+"""Clipped policy gradient (PPO, GRPO and their variants) on stored actions with advantages from trees. TRL's
+GRPOTrainer computes the loss; its stage of generation and rewards is replaced by the collation of stored rows."""
 
 from collections.abc import Sequence
 from typing import Any, Unpack
@@ -35,28 +31,12 @@ def train_grpo(
     """Train a policy by the clipped policy gradient (PPO, Schulman et al. 2017; GRPO, Shao et al. 2024, equation 3);
     changes ``model`` in place.
 
-    The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
-    policy, given by the log-probabilities stored when the token was sampled; it is also the reference of the KL term.
-    If ``config.delta`` is set, it caps the first ρ (two-sided clipping, INTELLECT-2 2025). ``config.loss_type`` decides
-    how tokens are averaged. Tokens outside the mask get exactly no gradient, and rows without any masked token are left
-    out.
+    The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ, and μ is the policy
+    that sampled the token at ``temperature``; it is also the reference of the KL term. Tokens outside the mask
+    get exactly no gradient.
 
-    Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
-    (nats a token, if ``config.beta`` is set); ``logp_difference`` (mean |log ρ| of trained tokens, in nats: before the
-    first step it measures how stale the rows are); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of clipped tokens);
-    ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
-
-    Args:
-        model: the policy to train.
-        tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: tokens with their advantages and behaviour log-probabilities.
-        config: the loss and the optimiser.
-        temperature: the sampling temperature of the rows, at which their log-probabilities were stored.
-        hooks: observers of the training; see ``Hooks``.
-
-    Raises:
-        NothingToLearn: no row trains a token.
-        UserError: a loss or a gradient is NaN or infinite.
+    Metrics: ``loss`` (advantage units), ``entropy``, ``kl`` and ``anchor`` (nats a token), ``logp_difference`` (mean
+    |log ρ|, in nats: before the first step it measures how stale the rows are), ``clip_ratio/*``, ``grad_norm``.
     """
     data = as_dataset(rows)
     kept = [index for index, row in enumerate(data) if any(row["mask"])]
@@ -72,7 +52,6 @@ def train_grpo(
                 **arguments,
                 loss_type=config.loss_type,
                 epsilon_high=config.clip_high,
-                delta=config.delta,
                 use_bias_correction_kl=True,
                 temperature=temperature,
                 max_completion_length=max(completion for _, completion in lengths),
@@ -100,11 +79,8 @@ def _no_reward(completions: Sequence[object], **columns: object) -> list[float |
 
 
 def _collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Collate rows into the dictionary that TRL's loss reads; every tensor is (rows, tokens).
-
-    The "prompt" of every row has the length of the shortest prompt. The rest of a longer prompt goes to the beginning
-    of its "completion" and is not trained. So nothing is padded on the left, which would shift absolute positions.
-    """
+    """Rows as the (rows, tokens) tensors that TRL's loss reads. Every "prompt" has the length of the shortest one; the
+    rest goes untrained to the "completion", since padding on the left would shift absolute positions."""
     rows = [AdvantageRow(**item) for item in items]
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
@@ -132,8 +108,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     anchor: float
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[dict[str, Any]], Any]:
-        """The batches of an optimiser step, each with figures of all of them: the trained tokens, as TRL scales them,
-        the tokens with a positive advantage, and the weight of the batch in a mean over rows."""
+        """The batches of an optimiser step, each with figures of all of them: trained tokens as TRL scales them,
+        tokens with a positive advantage, and the batch's weight in a mean over rows."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
         counts = torch.stack(
             [torch.stack([batch["tool_mask"].sum(), (batch["advantages"] > 0).sum()]) for batch in batches]
@@ -175,11 +151,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         compute_aux_loss: bool = False,
         **unused: object,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Log-probabilities and entropies (rows, logits_to_keep), 0 at untrained tokens.
-
-        TRL would also score untrained tokens. That wastes time, and the KL term exp(0 - log π) overflows at an
-        observation that is unlikely under the policy.
-        """
+        """Log-probabilities and entropies (rows, logits_to_keep), 0 at untrained tokens: the KL term exp(0 - log π)
+        would overflow at an observation that is unlikely under the policy."""
         trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep, 0))
         router = {"output_router_logits": True} if compute_aux_loss else {}
         with self.accelerator.autocast():

@@ -15,11 +15,8 @@ from treeagent.types import UserError
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself.
 
-    A model that has an adapter keeps it; targets "all-linear" then stand for the targets that it has. A new adapter
-    changes no output before it is trained. Its initial weights depend only on ``seed``.
-
-    Raises:
-        UserError: the model's adapter differs from ``config``, or a target cannot have an adapter.
+    A model that has an adapter keeps it, if it fits ``config``. A new one changes no output before it is trained; its
+    initial weights depend only on ``seed``.
     """
     if config is None:
         return model
@@ -54,8 +51,7 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
 
 
 def _refuse_different(model: PeftModel, config: LoraConfig) -> None:
-    """Raise UserError if ``config`` has another rank or other targets than the model's adapter. An update cannot change
-    the shape of an adapter."""
+    """An update cannot change the shape of an adapter."""
     current = model.active_peft_config
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
     if current.r != config.rank or targets not in ("all-linear", current.target_modules):

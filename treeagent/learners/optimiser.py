@@ -14,9 +14,8 @@ _COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 class MuonAdamW(AdamW):
-    """Muon (Jordan et al. 2024), which orthogonalises the update of each weight matrix, and AdamW for embeddings, norms
-    and vectors. Embeddings are those of the input and of the output (``lm_head``), tied or not, as in both papers. The
-    step of Muon is scaled to the size of a step of AdamW (Liu et al. 2025), so that both use one learning rate."""
+    """Muon (Jordan et al. 2024) for weight matrices, and AdamW for embeddings (input and output), norms and vectors.
+    Muon's step is scaled to the size of AdamW's (Liu et al. 2025), so that both use one learning rate."""
 
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
         """Optimise all trainable parameters of ``model``."""
@@ -53,17 +52,16 @@ class MuonAdamW(AdamW):
 
 
 def _embeddings(model: nn.Module) -> set[int]:
-    """The ``id`` of the weight of every input and output embedding. Only a ``PreTrainedModel`` names its output
-    embedding."""
+    """The ``id`` of the weight of every input and output embedding."""
     outputs = [module.get_output_embeddings() for module in model.modules() if isinstance(module, PreTrainedModel)]
     inputs = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     return {id(module.weight) for module in (*inputs, *outputs) if module is not None}
 
 
 def orthogonal(matrix: Tensor, iterations: int = 5) -> Tensor:
-    """Orthogonalise a matrix: keep its singular vectors, approximately, and set its singular values to about 1. Uses
-    the Newton-Schulz iteration X ← a X + (b A + c A²) X with A = X Xᵀ (Jordan et al. 2024). It runs in bfloat16, except
-    on a CPU, where the conversion takes three quarters of a training step."""
+    """Keep the singular vectors of a matrix and set its singular values to about 1: X ← a X + (b A + c A²) X with A =
+    X Xᵀ (Newton-Schulz, Jordan et al. 2024). In bfloat16, except on a CPU, where the conversion takes three quarters
+    of a training step."""
     a, b, c = _COEFFICIENTS
     x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
     if tall := matrix.shape[0] > matrix.shape[1]:

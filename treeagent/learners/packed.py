@@ -1,9 +1,6 @@
 """Train the rows of trees as tries: the common prefix of several rows goes through the model once, forward and
-backward.
-
-The position of a token is its depth in the trie, and it attends only to itself and its ancestors. So its hidden state
-and all gradients are the same as if each row went through the model alone. ``pack_prefixes`` does this for any trainer.
-"""
+backward. A token's position is its depth, and it attends only to itself and its ancestors, so states and gradients
+stay those of separate rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,17 +50,17 @@ class Packed:
 
 
 def _cost(rows: int, width: int, hidden_size: int) -> int:
-    """The relative cost of (rows, width) tokens: a transformer layer takes about 12 d² multiplications per token, and
-    2 d for each token that attention compares it with (d is ``hidden_size``)."""
+    """The relative cost of (rows, width) tokens: a layer takes about 12 d² multiplications per token, and 2 d for each
+    token that it attends to."""
     return rows * width * (6 * hidden_size + width)
 
 
 def pack(rows: Sequence[Sequence[int]], hidden_size: int, most_tokens: int = _MOST_TOKENS) -> Packed:
-    """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens. A longer row is a
+    """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens; a longer row is a
     separate pack. Of several widths up to the bound, the cheapest is taken.
 
-    In lexicographic order, the longest prefix that a row shares with any earlier row is the one that it shares with the
-    row just before it. So each pack takes consecutive rows of that order.
+    In lexicographic order, the longest prefix that a row shares with any earlier row is the one that it shares with
+    the row before it. So each pack takes consecutive rows of that order.
     """
     order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
     shared = [0, *(_common_length(rows[before], rows[row]) for before, row in pairwise(order))]
@@ -100,8 +97,7 @@ def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _pack_starts(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[list[int], int]:
-    """Fill packs one after the other with up to ``width`` tokens. Returns the indices of the rows that begin a pack,
-    and the number of tokens of the fullest pack."""
+    """Fill packs with up to ``width`` tokens. Returns the rows that begin a pack, and the fullest pack's tokens."""
     starts, used, fullest = list[int](), width, 0
     for index, (length, common) in enumerate(zip(lengths, shared, strict=True)):
         if index == 0 or used + length - common > width:
@@ -115,8 +111,8 @@ def _pack_starts(lengths: Sequence[int], shared: Sequence[int], width: int) -> t
 
 @contextmanager
 def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
-    """A context in which the language-model head of ``model`` reads only the hidden states at the flat indices
-    ``flat_indices``, as (1, states, hidden_size)."""
+    """A context in which the language-model head reads only the hidden states at ``flat_indices``, as (1, states,
+    hidden_size)."""
 
     def pick(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
         assert output.last_hidden_state is not None
@@ -130,23 +126,9 @@ def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
         hook.remove()
 
 
-def packed_inputs(model: Model, packed: Packed) -> dict[str, Tensor]:
-    """The arguments with which ``model`` computes packs."""
-    device = model.device
-    return {
-        "input_ids": packed.input_ids.to(device),
-        "position_ids": packed.position_ids.to(device),
-        "attention_mask": pack_mask(model, packed.ends.to(device)),
-    }
-
-
 def pack_mask(model: Model, ends: Tensor) -> Tensor:
-    """The ``attention_mask`` with which ``model`` runs on packs.
-
-    The mask of a narrow pack is (packs, 1, width, width). A wide one would take memory that grows with the square of
-    the width, so attention gets ``ends`` in its place, as (packs, 1, 1, width), and computes one block of queries at a
-    time.
-    """
+    """The ``attention_mask`` with which ``model`` runs on packs: (packs, 1, width, width), or for a wide pack
+    ``ends``, (packs, 1, 1, width), since the mask would take memory that grows with the square of the width."""
     base, width = base_model(model), ends.shape[1]
     if width > _WIDE and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
         return ends[:, None, None]
@@ -163,8 +145,8 @@ def _sdpa(
     dropout: float = 0.0,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """The attention "sdpa" of transformers, which also takes ``ends`` of packs as a mask of integers. Memory then grows
-    with the width, not with its square: the backward pass makes the mask of a block again instead of keeping it."""
+    """The attention "sdpa" of transformers, which also takes ``ends`` of packs as a mask of integers: one block of
+    queries at a time, whose mask the backward pass makes again."""
     if attention_mask is None or attention_mask.is_floating_point() or attention_mask.dtype == torch.bool:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, **arguments)
     ends, width = attention_mask.flatten(1), query.shape[2]
@@ -234,7 +216,12 @@ class Packing:
             return None
         computed = packed.flat_indices[torch.arange(longest) < real.sum(1, keepdim=True).cpu()]
         self.flat_indices = torch.zeros_like(ids).masked_scatter(real, computed.to(ids.device))
-        return args, {**named, **packed_inputs(self._model, packed), "use_cache": False}
+        inputs = {
+            "input_ids": packed.input_ids.to(ids.device),
+            "position_ids": packed.position_ids.to(ids.device),
+            "attention_mask": pack_mask(self._model, packed.ends.to(ids.device)),
+        }
+        return args, {**named, **inputs, "use_cache": False}
 
     def unpack(self, module: nn.Module, args: object, output: BaseModelOutputWithPast) -> None:
         """Give each row its own hidden states again. Those of padding are arbitrary."""
@@ -257,21 +244,14 @@ _OTHER_USES = ("use_cache", "output_attentions", "output_router_logits")
 def pack_prefixes(model: Model) -> Iterator[Packing]:
     """A context in which ``model`` computes the common prefixes of the rows of a batch once, forward and backward.
 
-    Outputs, losses and gradients stay those of the rows, so any training can run in it, such as one by your own TRL
-    trainer:
+    Outputs, losses and gradients stay those of the rows, so your own TRL trainer can run in it:
 
         with pack_prefixes(model):
             trainer.train()
 
-    A batch saves time if its rows share prefixes, as the paths of one search tree do, or the completions of one
-    prompt. Where packs would not be cheaper, rows are computed as they stand. Padding may be on either side. A forward
-    pass with a cache of keys and values, as in generation, is left alone.
-
-    Args:
-        model: a causal language model of transformers, with or without an adapter.
-
-    Raises:
-        UserError: the model cannot be packed (``why_unpackable``).
+    A batch saves time if its rows share prefixes, as the paths of a tree or the completions of a prompt do; where
+    packs would not be cheaper, rows are computed as they stand. Padding may be on either side. A pass with a cache of
+    keys and values, as in generation, is left alone. A model that cannot be packed is a ``UserError``.
     """
     if reason := why_unpackable(model):
         raise UserError(f"the rows of {type(base_model(model)).__name__} cannot be packed: it {reason}")
@@ -288,8 +268,8 @@ def pack_prefixes(model: Model) -> Iterator[Packing]:
 
 
 def why_unpackable(model: Model) -> str:
-    """The reason why ``model`` cannot be packed, as a clause that follows "it"; empty if it can. A model cannot be
-    packed if a hidden state depends on more than the token's ancestors and depth, or if it ignores the mask."""
+    """Why ``model`` cannot be packed, as a clause that follows "it"; empty if it can. It cannot if a hidden state
+    depends on more than the token's ancestors and depth."""
     base = base_model(model)
     config = base.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}

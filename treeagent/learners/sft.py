@@ -42,26 +42,10 @@ def train_sft(
     """Train a policy to imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
     The loss of a batch is L = -(1/M) Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked tokens, in
-    nats, plus the head's mean binary cross-entropy over the value positions of the batch, in nats, times c = 0.5. The
-    second term is added only if a head is given and rows have value positions.
+    nats, plus, if a ``head`` is given, its mean binary cross-entropy over the value positions, times c = 0.5. Rows
+    with nothing to learn are left out, and what the model's context does not hold is cut off.
 
-    Metrics, means over the steps since the last row: ``loss`` (L, in nats); ``value_loss`` (L_value, in nats);
-    ``mean_token_accuracy`` (share of masked tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
-    (tokens read so far); ``grad_norm`` (before clipping).
-
-    Args:
-        model: the policy to train.
-        tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out. What the model's
-            context does not hold is cut off.
-        config: the optimiser.
-        head: a value head to train together with the policy; its gradient also reaches the policy. It needs a single
-            process.
-        hooks: observers of the training; see ``Hooks``.
-
-    Raises:
-        NothingToLearn: there are no rows, or none has anything to learn.
-        UserError: a value target is outside the head's range, or a loss or a gradient is NaN or infinite.
+    Metrics: ``loss``, ``value_loss`` and ``entropy`` (nats), ``mean_token_accuracy``, ``num_tokens``, ``grad_norm``.
     """
     data, context = as_dataset(rows), context_length(model)
     kept, lengths = list[int](), list[int]()
@@ -88,8 +72,8 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Collate rows into ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_indices`` (states, 2:
-    row and column) and ``value_targets`` (states)."""
+    """``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_indices`` (states, 2: row and column)
+    and ``value_targets`` (states)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     indices = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
@@ -131,8 +115,7 @@ class _SFTTrainer(Learner, SFTTrainer):
 def token_logprobs(
     model: Model, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float = 1.0
 ) -> list[list[float]]:
-    """For each pair (prompt, completion), the log-probability in nats of each token of the completion, given all tokens
-    before it."""
+    """For each pair (prompt, completion), log π in nats of each token of the completion."""
     model.eval()
     found: list[list[float]] = [[] for _ in pairs]
     order = sorted(range(len(pairs)), key=lambda index: sum(map(len, pairs[index])))
@@ -155,11 +138,7 @@ def token_logprobs(
 
 def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> list[TokenRow]:
     """Draw ``count`` rows with replacement, in proportion to 1 - p, where p is the lowest probability among the row's
-    tokens to imitate. If p is above 1/2, greedy decoding writes all of these tokens.
-
-    Args:
-        rows: rows with the tokens to imitate at their end.
-    """
+    tokens to imitate, which are at its end. If p is above 1/2, greedy decoding writes all of them."""
     starts = [row.mask.index(True) for row in rows]
     pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]
     scored = zip(rows, starts, token_logprobs(model, pairs), strict=True)

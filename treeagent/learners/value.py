@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,7 +15,7 @@ from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
 from treeagent.generators.attention import context_length, hidden_states, logit_columns
 from treeagent.learners.common import copy_weights, diverged, padded, restore_weights
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import Model, pack, packed_inputs, states_at, why_unpackable
+from treeagent.learners.packed import Model, pack_prefixes, states_at, why_unpackable
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow, within
 
@@ -37,11 +38,9 @@ class ValueResult:
     held_out_loss: float
     """Mean cross-entropy of the kept head on the held-out positions, in nats."""
     constant_loss: float
-    """The held-out loss of a predictor that always gives the training mean. A head with a higher loss has learnt
-    nothing."""
+    """The held-out loss of a predictor that always gives the training mean."""
     explained_variance: float
-    """1 - Var(g - v) / Var(g) over held-out targets g and values v: 1 is perfect, and any constant has 0. Unlike the
-    losses, it does not depend on the head's range. It is 1 if all targets are equal."""
+    """1 - Var(g - v) / Var(g) over held-out targets g and values v; 1 if all targets are equal."""
     train_positions: int
     held_out_positions: int
 
@@ -57,24 +56,10 @@ def fit_value(
 ) -> ValueResult:
     """Fit ``head`` to the value targets of rows, in place; ``model`` does not change.
 
-    The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the head's value v against the
-    target g, both rescaled to [0, 1], averaged over positions. A head on two layers is trained on the mean of both
-    layers' losses, and chosen by the loss of its value. Whole tasks are held out, and the head of the epoch with the
-    lowest held-out loss is kept; the initial head counts as epoch 0. First, the head's features are standardised over
-    the training positions.
-
-    Args:
-        model: the policy whose hidden states or log-probabilities the head reads.
-        head: the head to fit. A new ``LogprobHead`` chooses its tokens first.
-        rows: rows with value positions and targets in reward units, as ``value_rows`` gives them. States that the
-            model's context does not hold are left out.
-        config: the optimiser and the share of held-out tasks.
-        on_metrics: receives ``epoch``, ``loss`` and ``held_out_loss`` (both in nats a position) after every epoch.
-        on_progress: receives the number of epochs done and the most epochs.
-
-    Raises:
-        NothingToLearn: fewer than two tasks have value targets.
-        UserError: a target lies outside the head's range, or the loss is NaN or infinite.
+    The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the value v against the target g,
+    both rescaled to [0, 1], averaged over positions; of a head on two layers, the mean of both layers' losses.
+    Features are standardised first, whole tasks are held out, and the head of the epoch with the lowest held-out loss
+    is kept (epoch 0 is the initial head). A new ``LogprobHead`` chooses its tokens first.
     """
     context = context_length(model)
     read = (within(row, context) for row in rows)
@@ -136,18 +121,13 @@ def _pass(
 
 
 def check_value_rows(head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
-    """Check that ``fit_value`` can learn from rows.
-
-    Raises:
-        NothingToLearn: fewer than two tasks have value targets.
-        UserError: a target lies outside the head's range.
-    """
+    """Raise ``NothingToLearn`` or ``UserError`` if ``fit_value`` cannot learn from rows."""
     _split([row for row in rows if row.value_positions], config)
     head.rescale(torch.tensor([target for row in rows for target in row.value_targets]))
 
 
 def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow], list[TokenRow]]:
-    """Split rows by task. Returns the rows to train on and the rows of held-out tasks."""
+    """(rows to train on, rows of held-out tasks)."""
     tasks = sorted({row.task_id for row in rows})
     if len(tasks) < 2:
         raise NothingToLearn(
@@ -161,8 +141,7 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 
 @torch.no_grad()
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
-    """The inputs of the head, (positions, features), and the rescaled targets, (positions,), of rows. The features are
-    hidden states, or the log-probabilities of a ``LogprobHead``'s tokens."""
+    """The inputs of the head, (positions, features), and the rescaled targets, (positions,)."""
     head.to(model.device)
     rows = sorted(rows, key=lambda row: len(row.token_ids))
     tokens = head.tokens if isinstance(head, LogprobHead) else None
@@ -185,12 +164,8 @@ def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], config: V
 def _features(
     model: Model, rows: Sequence[TokenRow], reads: Reads, batch_size: int, tokens: Tensor | None = None
 ) -> list[Tensor]:
-    """What a head reads at the value positions of each row, (positions, features) for each: hidden states, or the
-    log-probabilities of the next token. If the model can be packed, the common prefix of rows goes through it once.
-
-    Args:
-        tokens: the tokens whose log-probabilities are read; by default the whole vocabulary.
-    """
+    """What a head reads at the value positions of each row, (positions, features): hidden states, or log-probabilities
+    of ``tokens`` (by default of the whole vocabulary) as the next token."""
     training, packable, found = model.training, not why_unpackable(model), dict[int, Tensor]()
     model.eval()
     # Rows with a common prefix, or else rows of similar length, go through the model together.
@@ -198,16 +173,19 @@ def _features(
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         read = [rows[row].token_ids[: max(rows[row].value_positions) + 1] for row in batch]
-        inputs, flat_indices = (_packed if packable else _padded)(model, read)
-        places = torch.cat(
-            [indices[list(rows[row].value_positions)] for indices, row in zip(flat_indices, batch, strict=True)]
-        )
+        inputs = {name: each.to(model.device) for name, each in padded(read).items()}
+        grid = torch.arange(inputs["input_ids"].numel(), device=model.device).view_as(inputs["input_ids"])
+        at = [(number, place) for number, row in enumerate(batch) for place in rows[row].value_positions]
+        indices = torch.tensor(at, device=model.device).T.unbind()
+        packs = pack_prefixes(model) if packable else nullcontext()
         if reads == "hidden":
-            with hidden_states(model) as collected:
+            # These hooks run before those that take packs apart, so the states are those of packs.
+            with hidden_states(model) as collected, packs as packing:
                 model(**inputs, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
-            features = collected[0].flatten(0, 1)[places].float()
+            places = grid if packing is None else packing.flat_indices
+            features = collected[0].flatten(0, 1)[places[indices]].float()
         else:
-            with states_at(model, places):
+            with packs, states_at(model, grid[indices]):
                 logits = model(**inputs, use_cache=False).logits[0].float()
             features = logits.log_softmax(-1)
             features = features if tokens is None else features[:, tokens]
@@ -215,20 +193,6 @@ def _features(
         found.update(zip(batch, torch.split(features, counts), strict=True))
     model.train(training)
     return [found[row] for row in range(len(rows))]
-
-
-def _packed(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tensor], Tensor]:
-    """The arguments with which the model computes rows of token ids, and the index of each token in the flattened
-    hidden states, (rows, longest)."""
-    packed = pack(rows, model.config.get_text_config().hidden_size)
-    return packed_inputs(model, packed), packed.flat_indices.to(model.device)
-
-
-def _padded(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tensor], Tensor]:
-    """As ``_packed``, for a model that cannot be packed."""
-    inputs = {name: each.to(model.device) for name, each in padded(rows).items()}
-    ids = inputs["input_ids"]
-    return inputs, torch.arange(ids.numel(), device=ids.device).view_as(ids)
 
 
 @torch.no_grad()

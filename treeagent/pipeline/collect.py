@@ -18,8 +18,7 @@ from treeagent.pipeline.build import (
     with_split_steps,
 )
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
-from treeagent.pipeline.imagination import world_model
-from treeagent.pipeline.imagination_dynamics import Imagination
+from treeagent.pipeline.imagination import Imagination, world_model
 from treeagent.pipeline.imagined_replay import mark_imagined, verify_all
 from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
 from treeagent.pipeline.processes import run_jobs

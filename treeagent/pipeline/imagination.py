@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
 from treeagent.config import RunConfig, load_config
@@ -17,14 +16,11 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.pipeline.folder import Run
 from treeagent.store import regular
-from treeagent.types import ToolCall, UserError
+from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, UserError
 from treeagent.world_model.experience import ExperienceModel, Writer
-from treeagent.world_model.local import LocalWriter
+from treeagent.world_model.language import LocalWriter, RemoteWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.wording import INSTRUCTIONS, WITHOUT_REASONING, Wording
-
-if TYPE_CHECKING:
-    from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
 
 _loaded = lru_cache(maxsize=1)(load_checkpoint)
 """Load a checkpoint, and keep the last one in memory for the next batch of trees."""
@@ -36,11 +32,7 @@ def memory_path(world: Path) -> Path:
 
 
 def open_memory(world: Path, *, create: bool = False) -> ReplayBuffer:
-    """Open the memory of the world model in the folder ``world``. The caller must close it.
-
-    Raises:
-        UserError: as ``ReplayBuffer``.
-    """
+    """Open the memory of the world model in the folder ``world``. The caller must close it."""
     return ReplayBuffer(memory_path(world), create=create)
 
 
@@ -50,12 +42,7 @@ def settings_path(run: Run) -> Path:
 
 
 def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
-    """Return the settings and the folder of a run's world model: of the one from ``treeagent world fit``, or else of
-    the one from the last round.
-
-    Raises:
-        UserError: the run has no world model.
-    """
+    """The settings and the folder of a run's world model: from ``treeagent world fit``, or else from the last round."""
     if run.is_done("world"):
         return load_config(regular(settings_path(run)), overrides), run.checkpoints / "world"
     rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
@@ -65,20 +52,14 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
 
 
 def wording(config: RunConfig) -> Wording:
-    """Return the form of prompts and answers for these settings. A model trained from scratch gets no instructions,
-    since it learns the form from its training data."""
+    """The form of prompts and answers. A model trained from scratch gets no instructions."""
     settings = config.world
     instructions = INSTRUCTIONS if settings.reasoning else WITHOUT_REASONING
     return Wording(instructions if settings.model else "", settings.reasoning, settings.observations)
 
 
 def require_world(config: RunConfig) -> None:
-    """Check early that everything is available that a world model with these settings needs.
-
-    Raises:
-        UserError: a server cannot be reached or does not serve the model, a model cannot be loaded, or a package is
-            not installed.
-    """
+    """Check early that everything is available that a world model with these settings needs."""
     settings = config.world
     if settings.model is not None and settings.generator != "remote":
         load_tokenizer(settings.model)
@@ -90,12 +71,8 @@ def require_world(config: RunConfig) -> None:
 
 @contextmanager
 def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Iterator[ExperienceModel]:
-    """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
-
-    Args:
-        env: the environment that is imagined. Turns are read by its tools, and what its wrappers refuse is refused in
-            imagination, too.
-    """
+    """Context that yields the world model in the folder ``world`` as a dynamics. Turns are read by the tools of
+    ``env``, and what its wrappers refuse is refused in imagination, too."""
 
     def forbids(call: str | ToolCall) -> str | None:
         return env.refusal(call) if isinstance(env, EnvWrapper) else None
@@ -120,13 +97,7 @@ def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Itera
 
 
 def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
-    """Return ``config`` with the section [world] of the run ``evaluate.world``, and the folder of that run's world
-    model.
-
-    Raises:
-        UserError: the run has no world model, has another environment or other options, or its settings contradict
-            those of ``config``.
-    """
+    """``config`` with the section [world] of the run ``evaluate.world``, and the folder of that run's world model."""
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
     ours, theirs = config.environment, settings.environment
@@ -155,10 +126,23 @@ def _writer(config: RunConfig, world: Path) -> Writer:
     return LocalWriter(generator, ChatFormat(tokenizer), settings.max_new_tokens)
 
 
-def _remote_world(config: RunConfig) -> "RemoteWriter":
+def _remote_world(config: RunConfig) -> RemoteWriter:
     from treeagent.generators.remote import Server
-    from treeagent.world_model.remote import RemoteWriter
 
     settings = config.world
     server = Server(config.server(settings.url), str(settings.model), "world")
     return RemoteWriter(server, settings.max_new_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Imagination:
+    """Starts each task by a reset of the environment, which costs no step. The world model imagines all later steps."""
+
+    environment: Dynamics
+    model: Dynamics
+
+    async def reset(self, task: Task) -> State:
+        return await self.environment.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)

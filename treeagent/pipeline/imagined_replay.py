@@ -11,17 +11,12 @@ from treeagent.types import Dynamics
 from treeagent.world_model.transition import last_answer
 
 _ROUNDING = 0.0015
-"""Largest difference of two returns that count as equal, because a world model may round rewards."""
+"""Largest difference of two returns that count as equal: a world model may round rewards."""
 
 
 async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, config: SearchConfig) -> None:
-    """Mark freshly grown trees as imagined and verify them.
-
-    Args:
-        environment: the environment in which the tasks were started.
-        steps: environment steps per tree after which no further replay starts. 0 verifies nothing.
-        config: the settings under which the trees were grown.
-    """
+    """Mark freshly grown trees as imagined and verify them; after ``steps`` environment steps in a tree, no further
+    replay starts."""
     mark_imagined(trees)
     for tree in trees if steps else ():
         await verify(tree, environment, steps, config)
@@ -38,14 +33,12 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
     """Replay the tree's finished paths in the environment, best first, and remove what these replays did not confirm.
 
     Paths are replayed until no imagined return exceeds the best return of a replay. While the environment answers as
-    imagined, the path's nodes become real. The environment's first different answer replaces the imagined node and its
-    subtree. The rest of the path is then played only for its return, because its actions were sampled after prompts
-    that never occurred. The value of a replayed action is the best return of its replays.
+    imagined, the path's nodes become real. Its first different answer replaces the imagined node and subtree; the rest
+    of the path is then played only for its return. The value of a replayed action is the best return of its replays.
 
-    A sibling with an imagined value at least as high as the best replayed action's value is dropped, because it was not
-    checked. The other siblings stay as worse alternatives, without their subtrees. The best action of each state and
-    the best path of the tree have therefore been replayed, and an imagined success that failed is stored as a failure.
-    If the environment raises an error, the tree keeps the error and no edges.
+    A sibling with an imagined value at least as high as the best replayed action's is dropped; the others stay as
+    worse alternatives, without their subtrees. If the environment raises an error, the tree keeps the error and no
+    edges.
     """
     growth, before, best = Growth(tree, bootstrap=config.bootstrap), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
@@ -66,9 +59,8 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
 
 
 def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
-    """Return the finished path with the highest return among those with an imagined end; empty if there is none. Ties
-    are broken by the higher log-probability, then by the shorter path. A path that a limit cut off before it earned
-    anything promises nothing, and is left out."""
+    """The finished path with the highest return among those with an imagined end (ties: likelier, then shorter), or
+    (). A path that a limit cut off before it earned anything is left out."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
@@ -84,8 +76,7 @@ def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
 async def _replay(
     growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None
 ) -> Sequence[Edge] | None:
-    """Play a path in the environment. Returns the path with the environment's answers; None after an error of the
-    environment, which the tree keeps."""
+    """Play a path in the environment. Returns the path with its answers; None after an error of the environment."""
     discount = growth.tree.discount
     known = next(index for index, edge in enumerate(plan) if _end([edge]).origin == "imagined")
     path = list(plan[:known])
@@ -113,7 +104,7 @@ async def _replay(
 
 async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
     """Play the last edge of ``path`` in the environment and replace its imagined node by the real one. Returns whether
-    the two are the same. After an error of the environment, the edge stays as it was."""
+    the two are the same."""
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
@@ -131,8 +122,7 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
 
 
 def _is_same_node(imagined: Node, real: Node) -> bool:
-    """Whether two nodes have the same observation and the same flags. White space at the end of the observation is
-    ignored, since a remote model's answers are stripped there."""
+    """Whether two nodes have the same flags and, up to white space at the end, observation."""
     imagined_text, real_text = last_answer(imagined.state.messages), last_answer(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
     return imagined_text.rstrip() == real_text.rstrip() and all(

@@ -168,7 +168,7 @@ def audit_before_round(config: RunConfig, run: Run, progress: Progress, number: 
         )
         world = fit(config, run, progress, _world_folder(run, number), last)
         audit = audit_world(config, run, world)
-        figures = {name: getattr(audit, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
+        figures = {name: getattr(audit, name) for name in ("lambda_cap", "optimism", "wrong_episodes", "wrong_unseen")}
         errors = {name: getattr(audit.overall, name) for name in ("reward_error", "transition_error")}
         run.finish(stage, {"imagined": min(requested, audit.lambda_cap), **figures, **errors})
     return run.facts(stage)

@@ -1,5 +1,4 @@
-"""Fit a world model of a run's environment to the steps of its trees; ``stages/audit.py`` tests it on held-out
-tasks."""
+"""Fit a world model of a run's environment to the steps of its trees; ``world_audit.py`` tests it on held-out tasks."""
 
 import hashlib
 import random
@@ -34,24 +33,16 @@ from treeagent.store import read_as, write_atomic
 from treeagent.types import derive_seed
 from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import opening, transitions
-from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.language import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
 HELD_OUT = 0.1
-"""Share of the tasks that are held out: the world model is audited on them and never learns from them. 10 of 100 tasks
-give enough steps for an audit; a larger share would take away much of the training data."""
+"""Share of the tasks that are held out: the world model is audited on them and never learns from them."""
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
-    """Fit the world model of ``treeagent world fit`` and return its folder. RUN/world.toml keeps the settings, which
-    every later use of the model reads.
-
-    Raises:
-        RunError: the trees hold no step to learn from, they come from another environment than that of ``config``, or
-            a world model was begun with other settings.
-        UserError: as ``require_world``.
-    """
+    """Fit the world model of ``treeagent world fit`` and return its folder; RUN/world.toml keeps the settings."""
     require_environment(config, run)
     out, settings_file = run.checkpoints / "world", settings_path(run)
     if not settings_file.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
@@ -72,16 +63,8 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
     """Train a world model on the real steps of a run's trees and of demonstrations, without those of held-out tasks,
-    and store these steps in its memory. A world model on a server is not trained; it only gets the memory.
-
-    Args:
-        out: the folder of the model; the database of its memory is written next to it.
-        last: the folder of an earlier model to continue from; None starts from ``world.model`` or from scratch.
-
-    Raises:
-        RunError: there is no step to learn from, or the settings ask for demonstrations and the environment has no
-            demonstrator.
-    """
+    and store these steps in its memory next to ``out``. A world model on a server only gets the memory. ``last``: the
+    folder of an earlier model to continue from; None starts from ``world.model`` or from scratch."""
     if run.is_done(out.name):
         return out
     if last is None:
@@ -181,20 +164,15 @@ def imagined_trees(number: int) -> str:
 
 
 def claims_kept(run: Run, number: int) -> float | None:
-    """CR of a round's imagined trees (Word2World): among the imagined successes that were replayed in the environment,
-    the share that succeeded there too. None if none was replayed."""
+    """CR of a round's imagined trees (Word2World): of the replayed imagined successes, the share that succeeded in the
+    environment; None if none was replayed."""
     facts = run.stages().get(imagined_trees(number), {})
     return facts["claims_kept"] / facts["claims"] if facts.get("claims") else None
 
 
 def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
-    """Yield the opening of the task of each tree of the run, and every step that the trees took in the environment.
-
-    The steps of a harder variation get the id of the task that it varies, so that both are held out together.
-
-    Args:
-        names: names of stored trees; None reads all searched trees.
-    """
+    """The opening of the task of each tree, and every step that the trees took in the environment. The steps of a
+    harder variation get the id of the task that it varies, so that both are held out together."""
     for name in run.collections() if names is None else names:
         bases = run.stages().get(name, {}).get("bases", ())
         for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
@@ -210,12 +188,8 @@ def round_of(name: str) -> int:
 
 
 def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
-    """Split steps into (learnt, held out). A task is held out with all its steps or not at all; a hash of its id
-    decides.
-
-    Equal steps count once. A step that occurs in tasks of both sides is held out, unless it is in ``known``: then an
-    earlier fit has learnt it already.
-    """
+    """Split steps into (learnt, held out), whole tasks at a time. Equal steps count once; one that occurs on both
+    sides is held out, unless it is in ``known``, which an earlier fit has learnt."""
     before = {one.digest(): one for one in known}
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}

@@ -29,7 +29,7 @@ from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.transition import Experience
 
 AUDIT_STEPS = 1000
-"""Most steps of an audit. With 1000, the standard error of a measured share is at most about 1.6 percentage points."""
+"""Most steps of an audit; the standard error of a share is then at most about 1.6 percentage points."""
 
 _COMMON = 0.01
 """A call that makes up at least this share of all actions is a separate kind (``kinds``)."""
@@ -38,14 +38,9 @@ _COMMON = 0.01
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
     """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json.
 
-    The audit takes up to ``most`` steps of held-out tasks, without steps that the model has learnt from another task.
-    It takes whole real trees, newest first, because the model has to answer the current policy. If they hold too few
-    steps, demonstrations of held-out tasks are added. Imagined trees are left out: they hold whole real episodes only
-    where the environment answered as imagined, so these would flatter the model. CR (``claims_kept``) measures imagined
-    trees instead: those of the model's own round, or of the round before if there are none yet.
-
-    Raises:
-        RunError: no step is held out, or ``config`` names another environment.
+    The audit takes up to ``most`` steps of held-out tasks, as whole real trees, newest first, because the model has to
+    answer the current policy; if they are too few, demonstrations of held-out tasks. Imagined trees would flatter the
+    model, so CR (``claims_kept``) measures them instead.
     """
     require_environment(config, run)
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
@@ -65,10 +60,10 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
             audit(
                 model,
                 [*selected, *openings[:most]],
+                learnt=known,
                 free=config.world.free,
                 noise=config.world.noise,
                 reward_span=high - low,
-                horizon=config.environment.max_steps,
                 kind=kinds([*learnt, *selected], config.world.free),
                 cr=next((ratio for ratio in ratios if ratio is not None), None),
             )
@@ -78,8 +73,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
 
 
 def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
-    """The steps of the first trees, as many whole trees as hold at most ``most`` steps together, and at least one.
-    Trees are never cut short, because an episode without its end has no return to compare."""
+    """The steps of the first trees, as many whole trees as hold at most ``most`` steps together, and at least one."""
     selected: list[Experience] = []
     for _, tree in groupby(steps, key=lambda one: one.task_id):
         found = list(tree)
@@ -102,11 +96,8 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
-    """A function that returns the kind of a step's action, by which the audit groups its figures.
-
-    Each common call is a separate kind; calls that differ only in their numbers count as the same call. Other calls are
-    grouped by their first word, as are all calls whose first word is in ``free``.
-    """
+    """A function that returns the kind of a step's action. Calls that differ only in their numbers are one kind if
+    common; others are grouped by their first word, as are all whose first word is in ``free``."""
     counts = Counter(_without_numbers(one.action) for one in found)
 
     def kind(one: Experience) -> str:

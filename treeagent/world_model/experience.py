@@ -1,6 +1,5 @@
 """A language model that replaces the environment (DreamGym, section 4.1): it reads the task, the history, the action
-and similar steps, reasons, and writes the outcome. Search uses it like any dynamics; its transitions have the origin
-``imagined``."""
+and similar steps, reasons, and writes the outcome. Its transitions have the origin ``imagined``."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,17 +13,17 @@ from treeagent.world_model.transition import Experience, Place, call_text, envir
 from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
-"""By how much an episode's return may leave its range, because a writer may round rewards."""
+"""By how much an episode's return may leave its range: a writer may round rewards."""
 _EXACT = 1e-4
-"""A return that is as near as this to a bound of its range is the bound: rewards are written with six decimals, and
-three thirds of a reward must make a success."""
+"""A return that is as near as this to a bound of its range is the bound: three thirds of a reward, written with six
+decimals, must make a success."""
 
 
 class Writer(Protocol):
-    """A model that answers prompts by greedy decoding, such as a small local or a large remote one."""
+    """A model that answers prompts by greedy decoding."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        """Return one text per prompt, or a ``Failure`` if the prompt is too long or the answer was cut off."""
+        """One text per prompt, or a ``Failure`` if the prompt is too long or the answer was cut off."""
         ...
 
 
@@ -32,34 +31,27 @@ class Retriever(Protocol):
     """A memory of earlier steps."""
 
     def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
-        """Return up to ``count`` experiences for each place, most similar first."""
+        """Up to ``count`` experiences for each place, most similar first."""
         ...
 
 
 class ExperienceModel:
-    """Imagines transitions; implements ``types.Dynamics``.
+    """Imagines transitions; implements ``types.Dynamics``. All steps requested in the same iteration of the event loop
+    share one call of the writer.
 
-    All steps requested in the same iteration of the event loop, such as those of a batch, share one call of the writer.
-    A step depends only on its state and its action, not on the other steps. It may start from any state, including one
-    of a real environment.
-
-    An answer may be malformed, or its reward may put the imagined return out of range. The new state is then a dead
-    end: truncated and invalid, with the reason as its ``error`` and an unknown reward (None, not 0). Search counts it,
-    but not as a visit. Like the halt state of MOReL (Kidambi et al. 2020), it keeps search away from states that the
-    model does not know well, but without assigning them a value. Malformed actions are refused without asking the
-    model, with the same text as in ``EnvDynamics``.
+    If an answer is malformed, or its reward puts the imagined return out of range, the new state is a dead end:
+    truncated and invalid, with the reason as its ``error`` and an unknown reward (None). Like the halt state of MOReL
+    (Kidambi et al. 2020), it keeps search away from states that the model does not know.
 
     Args:
         writer: the model.
         wording: form of its prompts and answers; must be the form that it was trained on.
-        max_steps: most actions of an episode, including malformed ones.
-        memory: the source of similar steps; required if ``examples`` is above 0.
-        examples: number of similar steps in a prompt, DreamGym's k.
+        max_steps: most actions of an episode, including malformed ones, which are refused without asking the model.
+        memory: the source of the ``examples`` similar steps in a prompt, DreamGym's k.
         return_range: the lowest and the highest possible return of an episode.
         format: format of the agent's turns; None if a turn is a bare call.
         tools: of the environment, by whose schemas turns may be read (``make_grammar``).
-        forbids: returns the observation for a call that is forbidden, for which the model is not asked; None for
-            allowed calls.
+        forbids: returns the observation for a call that is forbidden, None for allowed calls.
     """
 
     def __init__(
@@ -87,11 +79,7 @@ class ExperienceModel:
         self._batch: tuple[list[Place], asyncio.Task[Sequence[str | Failure]]] | None = None
 
     async def reset(self, task: Task) -> State:
-        """Imagine the first observation of a task.
-
-        Raises:
-            Unanswered: the model's answer cannot be parsed.
-        """
+        """Imagine the first observation of a task; ``Unanswered`` if the model's answer cannot be parsed."""
         answer = await self._answer(((Message("user", task.prompt),), RESET), 0.0)
         if isinstance(answer, str):
             raise Unanswered(f"the opening of task {task.id!r} cannot be imagined: {answer}")
@@ -99,11 +87,7 @@ class ExperienceModel:
         return State(task, (Message("user", seen if task.prompt in seen else f"{task.prompt}\n{seen}"),))
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Imagine one step from ``state``.
-
-        Raises:
-            ValueError: the state's task is over.
-        """
+        """Imagine one step from ``state``."""
         if state.ended:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
         reward_so_far = state.snapshot if isinstance(state.snapshot, _RewardSum) else state.paid
@@ -117,12 +101,7 @@ class ExperienceModel:
         return self._transition(state, action, reward_so_far, await self._answer(place, reward_so_far))
 
     async def _answer(self, place: Place, reward_so_far: float) -> Answer | str:
-        """Return the model's answer, or why it cannot be used. All questions of one iteration of the event loop form
-        one batch.
-
-        Args:
-            reward_so_far: sum of the rewards so far, as the model predicted them.
-        """
+        """The model's answer, or why it cannot be used. ``reward_so_far``: the sum of the rewards that it predicted."""
         if self._batch is None or self._batch[1].done():
             pending: list[Place] = []
             self._batch = pending, asyncio.create_task(self._write(pending))

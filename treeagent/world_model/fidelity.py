@@ -1,5 +1,5 @@
 """Measure a world model's errors on held-out real transitions, and derive the share of imagined experience that these
-errors allow. The measures are pure functions of (real, predicted) pairs; ``audit`` collects the pairs from a model."""
+errors allow."""
 
 import asyncio
 import math
@@ -42,11 +42,9 @@ class Figures:
     reward_accuracy: float
     """Share of rewards within ``TOLERANCE``."""
     reward_error: float
-    """ε_R = E |r̂ - r|, in units of reward. An unreadable answer has the whole range of rewards as its error."""
+    """ε_R = E |r̂ - r|, in units of reward; an unreadable answer has the whole range of rewards as its error."""
     transition_error: float
-    """ε_P: the mean of 1 - agreement. A pair counts as 1 if the end of the episode or the refusal of the call was
-    predicted wrongly. DreamGym's bound is about the consistency of s' with the domain, not about the reconstruction of
-    every token."""
+    """ε_P: the mean of 1 - agreement; a pair with a wrong end or refusal counts as 1 (DreamGym)."""
     termination_accuracy: float
     unreadable: float
     """Share of answers that could not be parsed."""
@@ -64,63 +62,48 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The largest loss of return that the model's errors can cause in an update made in imagination.
-
-    DreamGym's theorem 1 bounds the real improvement J(π') - J(π) from below by the imagined improvement, minus these
-    two terms, minus a term for the distance of π' from π. Both terms are worst cases and grow with the length of an
-    episode.
-    """
-
-    reward: float
-    """2 ε_R / (1-γ), from wrong rewards."""
-    transition: float
-    """4 γ R_max ε_P / (1-γ)², from wrong transitions."""
-
-
-@dataclass(frozen=True, slots=True)
 class Fidelity:
     """The results of an audit."""
 
     overall: Figures
+    unseen: Figures | None
+    """Figures of the steps whose page and action the model has not learnt together; the agreement of the others may be
+    memory. None if there are none."""
     determined: Figures | None
-    """Figures of the actions that are not ``free``: the history determines their answers. None if there are none."""
+    """Figures of the actions that are not ``free``, whose answers the history determines. None if there are none."""
     openings: Figures | None
-    """Figures of the first observations of tasks, judged by consistency; None if none is held out. The figures above
-    exclude them, because a search starts from a reset of the environment."""
+    """Figures of the first observations of tasks, which the figures above exclude. None if none is held out."""
     by_kind: Mapping[str, Figures]
     """Figures by the kind of the action."""
     compounding: Mapping[int, Figures]
     """Figures of the k-th consecutive imagined step, with k from 1, when the real actions are played."""
     optimism: float
-    """Mean of imagined minus real return for the same actions. If it is above 0, the model overestimates."""
+    """Mean of imagined minus real return for the same actions."""
     wrong_episodes: float
-    """See ``wrong_episodes``."""
     episodes: int
     """Number of whole episodes that were compared."""
+    wrong_unseen: float
+    """``wrong_episodes`` of the episodes with an unseen step; 1 without any."""
+    episodes_unseen: int
     cr: float | None
-    """Share of the imagined successes that also succeeded when replayed in the environment (Word2World); None if none
-    was replayed."""
+    """Share of the imagined successes that also succeeded when replayed in the environment (Word2World), if any was."""
     lambda_cap: float
-    """See ``lambda_cap``."""
-    bound: Bound
-    """Worst-case loss of return in an update made in imagination."""
+    """See ``lambda_cap``; of the episodes with something unseen, if there are any."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values: the overall figures at the top level, the others as nested tables."""
+        """The overall figures at the top level, the others as nested tables."""
         record = asdict(self)
         overall: dict[str, Any] = record.pop("overall")
         return overall | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
 
 
 def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
-    """Return how well a predicted observation agrees with the real one, in [0, 1].
+    """How well a predicted observation agrees with the real one, in [0, 1].
 
     Usually this is F1 over words and numbers, each paired with the first word of its line. If the history does not
-    determine the answer (``free``; for example, the results of a query), the prediction is judged by its consistency,
-    the mean of three shares. Format: lines with a form that occurs in the real answer. Relevance: of the action's words
-    in the real answer, those that the prediction contains, too. History: lines that do not contradict earlier
-    observations.
+    determine the answer (``free``), it is the mean of three shares. Format: lines with a form that occurs in the real
+    answer. Relevance: of the action's words in the real answer, those that the prediction contains. History: lines
+    that do not contradict earlier observations.
     """
     if predicted.strip() == real.observation.strip():
         return 1.0
@@ -150,7 +133,7 @@ def _format(real: Experience, predicted: str) -> float:
 
 
 def _form(line: str) -> str:
-    """Return a line's form: every number becomes 0, and every sequence of words becomes one word."""
+    """A line's form: every number becomes 0, and every sequence of words becomes one word."""
     return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
 
 
@@ -160,8 +143,8 @@ def _relevance(real: Experience, predicted: str) -> float:
 
 
 def _history(real: Experience, predicted: str) -> float:
-    """Return the share of lines without a contradiction. A line contradicts an earlier line with the same words but
-    other numbers. A number at the start of a line is ignored."""
+    """The share of lines without a contradiction: an earlier line with the same words but other numbers. A number at
+    the start of a line is ignored."""
     lines_by_form: dict[str, set[str]] = defaultdict(set)
     for message in real.history:
         for line in message.content.splitlines():
@@ -182,13 +165,7 @@ def _form_of_words(line: str) -> str:
 def figures(
     pairs: Sequence[Pair], *, free: Collection[str] = (), kind: Kind = lambda one: one.kind, reward_span: float = 1.0
 ) -> Figures:
-    """Compute the means over pairs. At least one pair is required.
-
-    Args:
-        free: kinds of actions for which the history does not determine the answer.
-        kind: returns the kind of a step's action.
-        reward_span: R_max, the reward error of an unreadable answer.
-    """
+    """The means over pairs, at least one. ``reward_span`` (R_max) is the reward error of an unreadable answer."""
     rows: list[tuple[float, ...]] = []
     for pair in pairs:
         real, answer = pair.real, pair.said
@@ -205,14 +182,14 @@ def figures(
 
 
 def optimism(episodes: Sequence[Episode]) -> float:
-    """Return the mean of imagined minus real return over the episodes with readable answers; 0 if there are none."""
+    """The mean of imagined minus real return over the episodes with readable answers; 0 if there are none."""
     off = [one.imagined_return - one.real_return for one in episodes if one.imagined_return is not None]
     return sum(off) / len(off) if off else 0.0
 
 
 def wrong_episodes(episodes: Sequence[Episode]) -> float:
-    """Return the share of episodes with a wrong or missing imagined return or with another end; 1 without episodes.
-    The end counts, because a search would exploit an imagined episode that continues after the real one is lost."""
+    """The share of episodes with a wrong or missing imagined return or with another end; 1 without episodes. The end
+    counts, because a search would exploit an imagined episode that goes on after the real one is lost."""
     wrong = [
         one.imagined_return is None or abs(one.imagined_return - one.real_return) > TOLERANCE or not one.same_end
         for one in episodes
@@ -220,25 +197,27 @@ def wrong_episodes(episodes: Sequence[Episode]) -> float:
     return sum(wrong) / len(wrong) if wrong else 1.0
 
 
-def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
-    """Return λ, the largest share of imagined experience to train on: min(1, noise / q), and 0 if q ≥ 1/2.
+def independent_tasks(task_ids: Iterable[str]) -> float:
+    """The number of tasks that count as independent among their episodes, (Σ m)² / Σ m² for m episodes of a task (Kish
+    1965): a model that errs in one episode of a task tends to err in the others, too."""
+    sizes = Counter(task_ids).values()
+    return sum(sizes) ** 2 / sum(size * size for size in sizes) if sizes else 0.0
 
-    If a share λ of the episodes is imagined, and a share q of these is wrong, then a share λ q of all training labels
-    is wrong. λ is the largest value that keeps this within ``noise``. From q = 1/2 on, imagined labels mislead at least
-    as often as they inform.
 
-    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so few episodes allow little. It
-    counts the episodes of a task as independent, so an audit of few tasks allows too much. If imagined plans were
-    replayed, q is at least 1 - CR (``ratio``), because search finds the states in which the model errs in the agent's
-    favour, and an audit on other trajectories misses these.
+def lambda_cap(wrong: float, tasks: float, ratio: float | None = None, *, noise: float = 0.05) -> float:
+    """λ, the largest share of imagined experience to train on: min(1, noise / q), and 0 if q ≥ 1/2. If a share λ of
+    the episodes is imagined, of which a share q is wrong, then a share λ q of all training labels is wrong.
+
+    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``tasks`` (``independent_tasks``), so few tasks
+    allow little. If imagined plans were replayed, q is at least 1 - CR (``ratio``), because search finds the states in
+    which the model errs in the agent's favour.
     """
-    q = max(wilson_interval(wrong * episodes, episodes)[1], 1 - ratio if ratio is not None else 0.0)
+    q = max(wilson_interval(wrong * tasks, tasks)[1], 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
 
 
-def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion (Wilson 1927), by default the 95 % interval. It is also valid near
-    0 and 1. Without trials it is (0, 1)."""
+def wilson_interval(successes: float, trials: float, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927), by default the 95 % interval; (0, 1) without trials."""
     if not trials:
         return 0.0, 1.0
     share = successes / trials
@@ -248,18 +227,11 @@ def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple
     return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)
 
 
-def error_bound(reward_error: float, transition_error: float, horizon: int, reward_max: float = 1.0) -> Bound:
-    """Return the bound for undiscounted episodes of at most ``horizon`` (H) steps. It uses γ = 1 - 1/H, so that
-    1/(1-γ) = H."""
-    discount = 1 - 1 / horizon
-    return Bound(2 * reward_error * horizon, 4 * discount * reward_max * transition_error * horizon**2)
-
-
 async def audit(
     model: Dynamics,
     held_out: Iterable[Experience],
     *,
-    horizon: int,
+    learnt: Iterable[Experience] = (),
     free: Collection[str] = (),
     kind: Kind = lambda one: one.kind,
     reward_span: float = 1.0,
@@ -271,26 +243,28 @@ async def audit(
 
     Args:
         model: the world model. All steps are requested at once, so it can answer them as one batch.
-        held_out: real transitions and openings that the model was not trained on; at least one transition.
-            Compounding errors and returns need whole episodes.
-        horizon: most steps of an episode, for the bound.
+        held_out: real transitions and openings of other tasks than the learnt ones; at least one transition.
+        learnt: the steps that the model learnt. Tasks share pages, so a held-out page and action may occur in them.
         free: kinds of actions for which the history does not determine the answer.
         kind: returns the kind of a step's action.
         reward_span: R_max, the range of rewards.
         noise: largest share of wrong training labels, as for ``lambda_cap``.
         cr: share of imagined successes that succeeded in the environment, too; None if none was replayed.
     """
-    everything = list(held_out)
+    everything, known = list(held_out), {(one.seen, one.action) for one in learnt}
     steps, openings = ([one for one in everything if one.opens is opens] for opens in (False, True))
 
-    def judge(pairs: Sequence[Pair]) -> Figures:
-        return figures(pairs, free=free, kind=kind, reward_span=reward_span)
+    def unseen(one: Experience) -> bool:
+        return (one.seen, one.action) not in known
+
+    def judge(pairs: Sequence[Pair]) -> Figures | None:
+        return figures(pairs, free=free, kind=kind, reward_span=reward_span) if pairs else None
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
         groups: dict[Any, list[Pair]] = defaultdict(list)
         for name, pair in keyed:
             groups[name].append(pair)
-        return {name: judge(group) for name, group in sorted(groups.items())}
+        return {name: found for name, group in sorted(groups.items()) if (found := judge(group))}
 
     answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in steps))
     pairs = [Pair(one, _answer(transition)) for one, transition in zip(steps, answers, strict=True)]
@@ -298,32 +272,35 @@ async def audit(
     # A malformed turn is not a step, so the chain after it starts in the middle of an episode and is left out.
     whole_chains = [chain for chain in chains(steps) if not chain[0].depth]
     rollouts = await asyncio.gather(*(_roll(model, chain) for chain in whole_chains))
-    episodes = [
-        _episode(chain, imagined)
+    ended = [
+        (chain, _episode(chain, imagined))
         for chain, imagined in zip(whole_chains, rollouts, strict=True)
         if chain[-1].terminated or chain[-1].truncated
     ]
-    overall, wrong = judge(pairs), wrong_episodes(episodes)
-    determined = [pair for pair in pairs if kind(pair.real) not in free]
+    new = [(chain, episode) for chain, episode in ended if any(map(unseen, chain))]
+    episodes, unseen_episodes = ([episode for _, episode in found] for found in (ended, new))
+    tasks = independent_tasks(chain[0].task_id for chain, _ in new or ended)
     return Fidelity(
-        overall=overall,
-        determined=judge(determined) if determined else None,
+        overall=figures(pairs, free=free, kind=kind, reward_span=reward_span),
+        unseen=judge([pair for pair in pairs if unseen(pair.real)]),
+        determined=judge([pair for pair in pairs if kind(pair.real) not in free]),
         openings=figures(opening_pairs, free=("opening",), kind=lambda _: "opening", reward_span=reward_span)
         if opening_pairs
         else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
         compounding=table((k, pair) for chain in rollouts for k, pair in enumerate(chain, 1)),
         optimism=optimism(episodes),
-        wrong_episodes=wrong,
+        wrong_episodes=wrong_episodes(episodes),
         episodes=len(episodes),
+        wrong_unseen=wrong_episodes(unseen_episodes),
+        episodes_unseen=len(new),
         cr=cr,
-        lambda_cap=lambda_cap(wrong, len(episodes), cr, noise=noise),
-        bound=error_bound(overall.reward_error, overall.transition_error, horizon, reward_span),
+        lambda_cap=lambda_cap(wrong_episodes(unseen_episodes or episodes), tasks, cr, noise=noise),
     )
 
 
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
-    """Return all episodes that the steps form: every path from a step without predecessor to one without successor."""
+    """All episodes that the steps form: every path from a step without predecessor to one without successor."""
     following: dict[object, list[Experience]] = defaultdict(list)
     reached = {_state_after(one) for one in experiences}
     for one in experiences:
@@ -375,7 +352,7 @@ async def _open(model: Dynamics, one: Experience) -> Pair:
 
 
 async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
-    """Play an episode's actions from its first state until the model ends it. All later states are imagined."""
+    """Play an episode's actions from its first state until the model ends it."""
     rollout: list[Pair] = []
     state = _state(episode[0])
     for one in episode:

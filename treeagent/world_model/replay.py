@@ -1,14 +1,15 @@
 """The memory of a world model: experiences on disk with embeddings of (state, action), retrieved by cosine similarity.
+SQLite survives crashes and can be shared by processes; the vectors are also kept in RAM."""
 
-SQLite stores rows and vectors, because it survives crashes and several processes can share it. The vectors are also
-kept in RAM, where matrix products compare them.
-"""
-
+import math
 import os
+import re
 import sqlite3
+import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +18,16 @@ import zstandard
 from numpy.typing import NDArray
 
 from treeagent.types import UserError
-from treeagent.world_model.encoder import Vectors, encode
 from treeagent.world_model.trace import argument, target_line
 from treeagent.world_model.transition import Experience, Place, from_record
 
 Ids = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+_WORD = re.compile(r"\w+|[^\w\s]")
 _BATCH = 1024
 """Rows that are embedded together and written in one transaction."""
-_BLOCK = 8192
-"""Most rows that one matrix product compares with up to ``_QUERIES`` places."""
-_QUERIES = 256
+_QUERIES = 64
+"""Most places that one matrix product compares with all rows."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS experience (
     id INTEGER PRIMARY KEY,
@@ -39,18 +40,8 @@ CREATE TABLE IF NOT EXISTS experience (
 
 
 class ReplayBuffer:
-    """A set of experiences. Adding one with the same state, action and observation again has no effect.
-
-    Several processes may read and add concurrently. When ``add`` has returned, its experiences survive a crash. Two
-    threads must not use the same object at the same time.
-
-    Args:
-        path: the database file.
-        create: whether to create a missing file. Leave it False if you only read, so that a lost file raises an error.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """A set of experiences by state, action and observation. Several processes may read and add concurrently; when
+    ``add`` has returned, its experiences survive a crash. A missing file is created if ``create`` is set."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -110,12 +101,7 @@ class ReplayBuffer:
         return (_unpacked(record) for (record,) in found)
 
     def nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        """Return the ``count`` most similar experiences for each place by cosine, most similar first, or all if there
-        are fewer.
-
-        Raises:
-            UserError: the buffer is empty.
-        """
+        """The ``count`` most similar experiences for each place by cosine, most similar first."""
         self._read_new()
         if count and not len(self._ids):
             raise UserError(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
@@ -123,16 +109,8 @@ class ReplayBuffer:
         return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
 
     def _nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        queries = embed(places)
-        scores, ids = np.zeros((len(places), 0), np.float32), np.zeros((len(places), 0), np.int64)
-        for start in range(0, len(self._ids), _BLOCK):
-            found, indices = _top(queries @ self._vectors[start : start + _BLOCK].T, count)
-            scores, ids = (
-                np.concatenate([scores, found], axis=1),
-                np.concatenate([ids, self._ids[start + indices]], axis=1),
-            )
-            scores, columns = _top(scores, count)
-            ids = np.take_along_axis(ids, columns, axis=1)
+        _, columns = _top(embed(places) @ self._vectors.T, count)
+        ids = self._ids[columns]
         experiences = self._load(set(ids.ravel().tolist()))
         return [[experiences[number] for number in row] for row in ids.tolist()]
 
@@ -157,12 +135,9 @@ class ReplayBuffer:
 
 
 def embed(places: Sequence[Place]) -> Vectors:
-    """Embed each (state, action) as one vector of length 1, [places, 2 * dimension]. The inner product of two such
-    vectors is the mean of the cosines of the states and of the actions.
-
-    A state is represented by its last observation. A label in the action is replaced by the line of the page that it
-    names, because ``click[2]`` does not say what it opens.
-    """
+    """Embed each (state, action) as one vector of length 1, [places, 2 * dimension]; inner products are the mean of
+    the cosines of states (their last observations) and of actions. A label in the action is replaced by the line of
+    the page that it names, because ``click[2]`` does not say what it opens."""
     pages = [history[-1].content if history else "" for history, _ in places]
     actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
     halves = np.concatenate([encode(pages), encode(actions)], axis=1)
@@ -177,8 +152,7 @@ def _resolved(page: str, action: str) -> str:
 
 
 def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
-    """Return the ``count`` highest scores of each row, highest first, and their indices. Overwrites ``scores``. For a
-    small count, one pass for each is much faster than partitioning the row."""
+    """The ``count`` highest scores of each row, highest first, and their indices. Overwrites ``scores``."""
     rows, width = np.arange(len(scores)), min(count, scores.shape[1])
     best, indices = np.zeros((len(scores), width), np.float32), np.zeros((len(scores), width), np.int64)
     for rank in range(width):
@@ -190,3 +164,23 @@ def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
 
 def _unpacked(record: bytes) -> Experience:
     return from_record(orjson.loads(zstandard.decompress(record)))
+
+
+def encode(texts: Sequence[str], dimension: int = 128) -> Vectors:
+    """Embed words, word bigrams and word prefixes of each text by feature hashing with signs (Weinberger et al. 2009).
+    A feature that occurs n times counts 1 + log n. Returns rows of length 1, [texts, dimension]; an empty text gives
+    zeros."""
+    rows = np.zeros((len(texts), dimension), np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        for feature, count in Counter(_features(text)).items():
+            hashed = zlib.crc32(feature.encode())
+            row[hashed % dimension] += (1 if hashed >> 31 else -1) * (1 + math.log(count))
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1), np.float32)
+
+
+def _features(text: str) -> Iterator[str]:
+    words = _WORD.findall(text.lower())
+    yield from words
+    yield from (f"{one} {other}" for one, other in pairwise(words))
+    yield from (f"{word[:4]}*" for word in words if len(word) > 4)

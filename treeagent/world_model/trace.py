@@ -1,5 +1,5 @@
-"""Lines of reasoning written by rule: what an action names, what it changes, and
-what the task still lacks. In training they take the place of the model's reasoning (R* in DreamGym's equation 5)."""
+"""Lines of reasoning written by rule, which take the place of the model's reasoning in training (R* in DreamGym's
+equation 5)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,25 +17,16 @@ _ITEM = re.compile(rf"\d+(?:[.,]\d+)* [^\W\d]\w*|{_WORD.pattern}")
 
 
 def trace(one: Experience) -> str:
-    """Return one line of short statements about a step, a pure function of the experience. In this order it says:
-
-    1. which line of the page the action names;
-    2. whether the observation is an earlier page again, an addition to this page, or a new page. If the action names
-       nothing on this page, also which words of the action the new page shows;
-    3. for each word of the task, whether the agent's actions on this page have named it ("done"), the page shows it
-       ("shown"), or neither ("missing"); and how the page's first amount of money compares with the task's.
-
-    The third part is written if the page has several lines, if the step has a reward, or if it ends the task. It
-    determines the outcome only at the end of a task; the earlier ones are practice for the model. For an opening, the
-    line is "begins".
-    """
+    """One line of short statements about a step: which line of the page the action names; whether the observation is
+    an earlier page again, an addition to this page, or a new page; and, for a page of several lines or a step with a
+    reward or an end, for each word of the task, whether actions have named it ("done"), the page shows it ("shown") or
+    neither ("missing"), and how the page's first amount of money compares with the task's."""
     return "begins" if one.opens else describe_step(one, with_items=affects_return(one) or "\n" in one.seen)
 
 
 def target_line(page: str, action: str) -> str:
-    """Return the line of a page that an action names: the first that begins with the action's argument, or else the
-    first that contains it, or else "". A number must be at the start of the line; elsewhere it is a quantity and not a
-    label."""
+    """The line of a page that an action names: the first that begins with the action's argument, or else contains it,
+    or else "". A number must be at the start of the line; elsewhere it is a quantity and not a label."""
     target = words(argument(action))
     lines = [line for line in page.splitlines() if target]
     begins = [line for line in lines if words(line)[: len(target)] == target]
@@ -44,8 +35,7 @@ def target_line(page: str, action: str) -> str:
 
 
 def argument(action: str) -> str:
-    """Return an action's argument: the text after its first word, without brackets; for a tool call with JSON
-    arguments, their values."""
+    """An action's argument: the text after its first word, without brackets; of a tool call in JSON, the values."""
     _, _, rest = action.strip().partition(" ")
     if rest.startswith("{"):
         try:
@@ -57,7 +47,6 @@ def argument(action: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words and numbers of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
@@ -95,8 +84,8 @@ def _change(one: Experience) -> str:
 
 
 def _item_states(one: Experience) -> str:
-    """Return each item of the task with its state since the last page (the last observation with several lines), then
-    the comparison of amounts. Each item needs one look at the page, which a small model learns sooner than lists."""
+    """Each item of the task with its state since the last page (the last observation with several lines), then the
+    comparison of amounts."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, lines = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
@@ -112,7 +101,7 @@ def _item_states(one: Experience) -> str:
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:
-    """Yield a comparison of the first amounts of the page and the task, if both have one in the same currency."""
+    """A comparison of the first amounts of the page and the task, if both have one in the same currency."""
     page_amount, task_amount = _AMOUNT.search(page), _AMOUNT.search(task)
     if page_amount and task_amount and page_amount[1] == task_amount[1]:
         below, above = float(page_amount[2]) < float(task_amount[2]), float(page_amount[2]) > float(task_amount[2])

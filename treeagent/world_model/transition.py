@@ -53,12 +53,11 @@ class Experience:
         return self.history[-1].content
 
     def digest(self) -> str:
-        """Return a hash of s, a and the observation. Steps with equal digests contain the same information."""
+        """A hash of s, a and the observation."""
         history = [[message.role, message.content] for message in self.history]
         return blake2b(orjson.dumps([history, self.action, self.observation]), digest_size=16).hexdigest()
 
     def to_record(self) -> Record:
-        """Return the experience as JSON values."""
         record = asdict(self)
         record["history"] = [[message.role, message.content] for message in self.history]
         return record
@@ -70,12 +69,8 @@ def from_record(record: Mapping[str, Any]) -> Experience:
 
 
 def environment_history(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
-    """Return a conversation as the environment sees it: the task, then the observations and the calls, without thoughts
-    and token ids.
-
-    The agent's thoughts do not affect the environment, so they must not influence a world model either. A malformed
-    turn is not changed; without a grammar, no turn is.
-    """
+    """A conversation as the environment sees it: the task, then the observations and the calls, without thoughts and
+    token ids. A malformed turn is not changed; without a grammar, no turn is."""
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
     turns = (
@@ -93,14 +88,14 @@ def _call_text(text: str, grammar: Grammar | None) -> str:
 
 
 def call_text(call: str | ToolCall) -> str:
-    """Return a call as text. A tool call is written as its name and its arguments in JSON, with sorted keys."""
+    """A call as text; a tool call is its name and its arguments in JSON, with sorted keys."""
     if isinstance(call, str):
         return call
     return f"{call.name} {orjson.dumps(dict(call.arguments), option=orjson.OPT_SORT_KEYS).decode()}"
 
 
 def last_answer(messages: Iterable[Message]) -> str:
-    """Return the environment's answer to the agent's last turn."""
+    """The environment's answer to the agent's last turn."""
     answers: list[str] = []
     for message in messages:
         answers = [] if message.role == "assistant" else [*answers, message.content]

@@ -64,13 +64,11 @@ class Wording:
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
     ) -> tuple[Message, ...]:
-        """Return the prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one
-        last.
+        """The prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one last.
 
-        A model that gets instructions was trained to chat, so it reads the similar steps as earlier turns, with answers
-        of the form that it has to write. SmolLM2 answers in this form only then. A model trained from scratch reads
-        everything in one message. The task comes after the history and so close to the reasoning about it, because a
-        small model copies best over short distances.
+        A model that gets instructions reads them as earlier turns, with answers of the form that it has to write; a
+        model trained from scratch reads everything in one message. The task comes late, because a small model copies
+        best over short distances.
         """
         task, *happened = self._shown(history)
         asked = "\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"])
@@ -82,7 +80,7 @@ class Wording:
         return (Message("user", "\n\n".join([*parts, asked])),)
 
     def target(self, one: Experience) -> str:
-        """Return the answer to train on. ``trace`` writes the reasoning by rule, from what the prompt shows."""
+        """The answer to train on; ``trace`` writes the reasoning from what the prompt shows."""
         seen = replace(one, history=self._shown(one.history))
         return self.write(answer_of(one, trace(seen) if self.reasoning else ""))
 
@@ -93,13 +91,12 @@ class Wording:
         return (task, *happened[left_out:])
 
     def write(self, answer: Answer) -> str:
-        """Write an answer as text. The line of reasoning is left out if it is empty."""
         why = f"Why: {answer.why}\n" if answer.why else ""
         outcome = f"{'invalid, ' if answer.invalid else ''}{'terminated' if answer.terminated else 'continues'}"
         return f"{why}Outcome: {outcome}, reward {number(answer.reward)}\nObservation: {answer.observation}"
 
     def read(self, text: str) -> Answer | str:
-        """Parse a text as an answer. Returns the answer, or why the text is not a valid answer."""
+        """Parse a text as an answer. Returns the answer, or why the text is not a valid one."""
         match = _ANSWER.fullmatch(text.lstrip())
         if match is None:
             return f"the answer {text[:80]!r} is not of the form {'Why, ' * self.reasoning}Outcome, Observation"
@@ -115,7 +112,7 @@ class Wording:
 
 
 def _as_seen(one: Experience) -> Experience:
-    """A similar step as a prompt shows it: without its task and without what came before its last observation."""
+    """A similar step without its task and without what came before its last observation."""
     return one if one.opens else replace(one, history=(Message("user", ""), one.history[-1]))
 
 
@@ -124,7 +121,7 @@ def answer_of(one: Experience, why: str = "") -> Answer:
 
 
 def number(value: float) -> str:
-    """Format a number with at most six decimals, without trailing zeros."""
+    """A number with at most six decimals, without trailing zeros."""
     return f"{round(value, 6) + 0.0:.6f}".rstrip("0").rstrip(".")  # + 0.0 turns -0.0 into 0.0
 
 

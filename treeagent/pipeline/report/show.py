@@ -205,12 +205,13 @@ def fidelity_json(found: Fidelity) -> str:
 
 
 def fidelity_table(found: Fidelity) -> Group:
-    """The audit of a world model: rows of figures for all steps, those whose answers the history tells, each type of
-    action, first observations, and each number of imagined steps in a row; then the error of imagined returns, and the
-    bound of DreamGym's theorem 1."""
+    """The audit of a world model: rows of figures for all steps, those with an unseen page and action, those whose
+    answers the history tells, each type of action, first observations, and each number of imagined steps in a row; then
+    the error of imagined returns, and the allowed share of imagined experience."""
     table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
     for name, figures in (
         ("all", found.overall),
+        ("unseen page and action", found.unseen),
         ("all that can be told", found.determined),
         *found.by_kind.items(),
         ("openings of tasks", found.openings),
@@ -221,12 +222,9 @@ def fidelity_table(found: Fidelity) -> Group:
             errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
             table.add_row(Text(visible(name)), str(figures.steps), *shares, *errors)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
-    bound = found.bound
     note = (
         f"\n{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end wrong "
-        f"in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}\n"
-        f"worst case of an update made in imagination: the model's errors cost it a return of "
-        f"{bound.reward + bound.transition:.2f} (rewards {bound.reward:.2f}, transitions {bound.transition:.2f}; "
-        "DreamGym's theorem 1)"
+        f"in {found.wrong_episodes:.0%}, in {found.wrong_unseen:.0%} of the {found.episodes_unseen} with an unseen "
+        f"page and action; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
     return Group(table, Text(note))

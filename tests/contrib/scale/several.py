@@ -16,7 +16,8 @@ from tiny import make_model, make_tokenizer, weights
 from treeagent.agent.checkpoint import load_checkpoint
 
 HERE = Path(__file__).parent
-MODELS = HERE.parents[1] / "configs" / "models"
+ROOT = HERE.parents[2]
+MODELS = ROOT / "configs" / "models"
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes=2", "--num_machines=1", "--main_process_port=0")
 LEARNERS = ("sft", "distil", "dpo", "lora", "grpo-8", "grpo-7", "grpo-7-by-rows", "validated")
 """The learners that steps_program.py runs."""
@@ -35,7 +36,7 @@ def by(name: str, folder: Path) -> Sequence[str]:
 def start(how: Sequence[str], program: str, folder: Path, *arguments: str) -> int:
     """Run a program to its end. Returns its exit status."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "learners"), str(ROOT)]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
     }
