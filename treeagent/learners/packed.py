@@ -198,6 +198,8 @@ class Packing:
     def pack(self, module: nn.Module, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         """Replace rows by packs, if packs are cheaper."""
         self._packs = False
+        if len(args) == 1:  # GPT-2's head passes the token ids by position
+            args, named = (), {"input_ids": args[0], **named}
         ids, mask = named.get("input_ids"), named.get("attention_mask")
         placed = any(named.get(name) is not None for name in ("past_key_values", "position_ids"))
         if args or ids is None or placed or any(named.get(name) for name in _OTHER_USES):
