@@ -105,8 +105,8 @@ class LocalWriter:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWriter:
-    """Answers prompts by chat completions at temperature 0 of a model on a server, which is never trained. White space at the end of an answer is removed, because
-    chat models add it arbitrarily."""
+    """Answers prompts by chat completions at temperature 0 of a model on a server. White space at the end of an answer
+    is removed, because chat models add it arbitrarily."""
 
     server: "Server"
     max_new_tokens: int
