@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken, opening
@@ -35,18 +35,11 @@ class _Position:
     paid: float = 0.0
 
 
-@runtime_checkable
-class _Paid(Protocol):
-    """A snapshot with the sum of the rewards on the way to it."""
-
-    @property
-    def paid(self) -> float | None: ...
-
-
 def paid(state: State) -> float | None:
     """Return the sum of the rewards on the way to ``state``, including withheld ones; None if the state does not come
     from an ``EnvDynamics``. It is for reports: code that chooses actions must not read it."""
-    return state.snapshot.paid if isinstance(state.snapshot, _Paid) else None
+    total: float | None = getattr(state.snapshot, "paid", None)
+    return total
 
 
 class EnvDynamics:

@@ -29,8 +29,6 @@ class VisitEnv(Env, Generic[Visit]):
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = False
-    visit_type: ClassVar[type]
-    """The class of the visit."""
     _at: tuple[Task, Visit] | None = None
 
     @property
@@ -52,24 +50,19 @@ class VisitEnv(Env, Generic[Visit]):
         return self._at
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, visit) if isinstance(visit, self.visit_type):
-                self._at = task, cast(Visit, visit)
-            case _:
-                raise UserError(
-                    f"a {type(snapshot).__name__} is no snapshot of {type(self).__name__}: restore what snapshot() gave"
-                )
+        self._at = cast(tuple[Task, Visit], snapshot)
 
 
 class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
     """An environment in which the agent calls tools, and in which each task holds an answer key.
 
-    A subclass writes ``tools``, ``tasks``, ``act`` and ``verdict``. A visit built from its defaults is the start of an
-    episode.
+    A subclass writes ``tools``, ``tasks``, ``act`` and ``verdict``.
     """
 
     key_type: type[Key]
     """Dataclass of the answer key, which ``Task.data`` holds."""
+    visit_type: ClassVar[type]
+    """The class of the visit. One built from its defaults is the start of an episode."""
     opening: str
     """The first observation."""
 

@@ -59,17 +59,6 @@ def test_the_lake_reads_as_it_is() -> None:
     assert env.verify() == 1.0
 
 
-@pytest.mark.parametrize(
-    "call", ["jump", "", ToolCall("act", {}), ToolCall("act", {"action": 2}), ToolCall("go", {"action": "left"})]
-)
-def test_a_bad_call_is_an_observation(call: str | ToolCall) -> None:
-    env = lake()
-    before = env.state_key()
-    observation, reward, terminated, truncated, info = env.step(call)
-    assert observation == info["tool_error"] == "no such action, use one of: left, down, right, up"
-    assert (reward, terminated, truncated, env.state_key()) == (0.0, False, False, before)
-
-
 def test_the_shortest_way_goes_around_the_holes() -> None:
     for slippery in (False, True):
         assert shortest_way(lake(slippery).game) == ["down", "right", "down", "right"]

@@ -134,19 +134,3 @@ def test_a_server_that_dies_or_hangs_costs_the_episode_and_the_next_goes_on() ->
     env.close()
     assert all(gone(process) for process in servers)
     env.close()
-
-
-def test_results_that_are_no_text_become_text_and_a_server_has_its_own_variables_and_folder(tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("parts_server.py"))]
-    env = from_mcp(command, tasks=TASKS, seconds=120, env={"TOWN": "Oslo"}, cwd=str(tmp_path))
-    env.reset(options={"task": QUESTION})
-    said = {tool.name: env.step(ToolCall(tool.name, {})) for tool in env.tools() if tool.name != "answer"}
-    env.close()
-    assert {name: result[0] for name, result in said.items()} == {
-        "file": "Oslo",
-        "link": "[link notes: file:///notes.txt]",
-        "figures": '{"people": 700000}',
-        "broken": "the call failed without a reason",
-        "place": f"Oslo in {tmp_path.resolve()}",
-    }
-    assert {name for name, result in said.items() if result[4].get("tool_error")} == {"broken"}

@@ -1,7 +1,6 @@
 """The SQL analyst: which answers its verifier accepts, what its databases refuse, and the contract."""
 
 import random
-import time
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from treeagent.contrib.worlds.sql import SqlEnv, SqlOptions
 from treeagent.contrib.worlds.sql.database import Database, Rows, Schema, same_result
 from treeagent.contrib.worlds.sql.questions import Question, right
-from treeagent.envs import CallRefused
 from treeagent.types import ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
@@ -81,56 +79,6 @@ def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
         assert env.verify() == 0.0
         assert env.step(call) == ("answered", 1.0, True, False, {})
         assert env.verify() == 1.0
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "INSERT INTO staff VALUES ('Zoe', 'sales', 'Oslo', 30, 1)",
-        "DELETE FROM staff",
-        "UPDATE staff SET age = 1",
-        "DROP TABLE staff",
-        "CREATE TABLE t (x)",
-        "CREATE TEMP TABLE t (x)",
-        "ATTACH 'x.db' AS x",
-        "VACUUM INTO 'x.db'",
-        "PRAGMA query_only = OFF",
-        "PRAGMA journal_mode",
-        "BEGIN",
-        "SELECT load_extension('x')",
-        "SELECT readfile('/etc/passwd')",
-        "SELECT random()",
-        "SELECT hex(randomblob(4))",
-        "SELECT date('now')",
-        "SELECT CURRENT_TIMESTAMP",
-        "SELECT sqlite_version()",
-        "SELECT last_insert_rowid()",
-        "SELECT * FROM pragma_database_list",
-        "SELECT 1; DELETE FROM staff",
-        "SELECT 1; SELECT 2",
-        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n",
-        "SELECT COUNT(*) FROM staff a, staff b, staff c, staff d, staff e, staff f, staff g",
-        "SELECT * FROM staff a, staff b, staff c",
-        "SELECT " + "replace(" * 5 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaaaaaaaaaaaaaaaaa')" * 5,
-        "SELECT group_concat(a.name || b.name || c.name || d.name) FROM staff a, staff b, staff c, staff d",
-        "SELECT " + "(" * 200 + "1" + ")" * 200,
-        "SELECT '" + "x" * 6000 + "'",
-        "SELECT 'nul\0byte'",
-        "SELECT '\ud800'",
-        "SELECT CAST(x'ff' AS TEXT)",
-        "SELEC",
-        "",
-        "-- nothing",
-        "SELECT nothing FROM staff",
-    ],
-)
-def test_a_database_only_reads_in_bounded_time_and_memory(database: Database, sql: str) -> None:
-    before = database.query("SELECT * FROM staff")
-    began = time.process_time()
-    with pytest.raises(CallRefused):
-        database.query(sql)
-    assert time.process_time() - began < 5
-    assert database.query("SELECT * FROM staff") == before
 
 
 def test_a_refused_query_is_an_observation(env: SqlEnv) -> None:

@@ -75,7 +75,6 @@ class SokobanEnv(VisitEnv[Place]):
     """
 
     options_type = SokobanOptions
-    visit_type = Place
     only_success_ends = True
 
     def __init__(self, options: SokobanOptions | None = None) -> None:

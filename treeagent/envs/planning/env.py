@@ -79,7 +79,6 @@ class PlanningEnv(VisitEnv[Place]):
     and a dead end is not reported."""
 
     options_type = PlanningOptions
-    visit_type = Place
 
     def __init__(self, options: PlanningOptions | None = None) -> None:
         self.options = options or PlanningOptions()

@@ -28,7 +28,6 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     extra = "alfworld"
     options_type = AlfworldOptions
-    visit_type = tuple
     only_success_ends = True
 
     def __init__(self, options: AlfworldOptions | None = None) -> None:

@@ -43,7 +43,6 @@ class TextWorldEnv(VisitEnv[Position]):
 
     extra = "textworld"
     options_type = TextWorldOptions
-    visit_type = Position
 
     def __init__(self, options: TextWorldOptions | None = None) -> None:
         self.options = options or TextWorldOptions()
