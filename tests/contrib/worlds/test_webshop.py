@@ -9,7 +9,6 @@ import pytest
 from treeagent.contrib.worlds.webshop import FuzzyMatching
 from treeagent.envs import check_env, make_env
 from treeagent.envs.shop import ShopEnv
-from treeagent.envs.shop.goals import purchase_reward
 
 PRODUCTS: list[dict[str, object]] = [
     {
@@ -123,10 +122,10 @@ def test_fuzzy_matching(tmp_path: Path) -> None:
     assert not rule.attribute(lamp, "waterproof")
     assert rule.option(lamp, "color", "black", ("matte black",))
     assert not rule.option(lamp, "size", "black", ("matte black",))
-    assert purchase_reward(lamp, (), goal, rule) == pytest.approx(2 / 3)
+    assert rule.reward(lamp, (), goal) == pytest.approx(2 / 3)
     # Two chosen options that both match one wanted option count as one.
     both = (("color", "matte black"), ("finish", "black matte"))
-    assert purchase_reward(lamp, both, goal, rule) == 1.0
+    assert rule.reward(lamp, both, goal) == 1.0
 
 
 @pytest.mark.parametrize(

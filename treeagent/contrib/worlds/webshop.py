@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
 from treeagent.envs.shop.env import ShopDemonstrator
-from treeagent.envs.shop.goals import Goal, Matching
+from treeagent.envs.shop.goals import Goal, reward_of
 from treeagent.types import Split, UserError
 
 _WITHOUT_PRICE = 100.0
@@ -51,11 +51,17 @@ class WebShopEnv(ShopEnv):
 
     def __init__(self, options: WebShopOptions) -> None:
         self.options = options
-        self.catalogue, self._goals = load_webshop(options)
+        self.catalogue, self._files = load_webshop(options)
         self._matching = FuzzyMatching()
         self._store = f"webshop{len(self.catalogue.products)}"
         self._distinct = False
         self._index({key: each.text for key, each in self.catalogue.products.items()})
+
+    def goals(self, split: Split, count: int, start: int) -> Sequence[tuple[Goal, str]]:
+        return self._files.take(split, count, start)
+
+    def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
+        return self._matching.reward(product, chosen, goal)
 
     def demonstrator(self, noise: float) -> ShopDemonstrator | None:
         return None
@@ -100,7 +106,7 @@ _Asked = tuple[Product, str, Sequence[str], Sequence[str]]
 """A product, and the instruction, attributes and option values of a goal that asks for it."""
 
 
-class FuzzyMatching(Matching):
+class FuzzyMatching:
     """WebShop's rules: two texts match if their token set ratio is above 85, or if the product's text contains the
     words. Sizes must match exactly.
 
@@ -122,6 +128,11 @@ class FuzzyMatching(Matching):
         if value in product.text.lower():
             return True
         return value in wanted if group == "size" else any(self._is_similar(value, each) for each in wanted)
+
+    def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
+        attributes = sum(self.attribute(product, wanted) for wanted in goal.attributes)
+        options = sum(self.option(product, group, value, goal.options) for group, value in chosen)
+        return reward_of(product, goal, attributes, options)
 
     def _is_similar(self, one: str, other: str) -> bool:
         return bool(self._ratio(one, other, processor=self._clean) > _FUZZY_THRESHOLD)

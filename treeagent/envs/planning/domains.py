@@ -10,7 +10,6 @@ from itertools import pairwise
 from string import ascii_lowercase
 
 from treeagent.envs.planning.problem import Domain, Fact, Problem
-from treeagent.types import UserError
 
 PEGS = ("peg1", "peg2", "peg3")
 
@@ -20,14 +19,9 @@ def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
     parts: dict[str, list[Fact]] = {"object": [], "init": [], "goal": []}
     for line in lines:
         kind, *fact = line.split()
-        if kind not in parts or not fact:
-            raise UserError(f"{line!r} is no line of a planning problem: take tasks from PlanningEnv.tasks")
         parts[kind].append(tuple(fact))
-    try:
-        objects = {name: kind for name, kind in parts["object"]}
-    except ValueError:
-        raise UserError("an object of a planning problem has no type: take tasks from PlanningEnv.tasks") from None
-    return Problem(domain, objects, frozenset(parts["init"]), tuple((fact, True) for fact in parts["goal"]))
+    goal = tuple((fact, True) for fact in parts["goal"])
+    return Problem(domain, {name: kind for name, kind in parts["object"]}, frozenset(parts["init"]), goal)
 
 
 def draw_blocks(size: int, rng: random.Random) -> list[str]:

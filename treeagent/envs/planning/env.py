@@ -96,8 +96,6 @@ class PlanningEnv(VisitEnv[Place]):
     def _play(self, text: str) -> None:
         """Take the PDDL of the domain."""
         self._text, self._domain = text, read_domain(text)
-        if any(schema.name == FINISH for schema in self._domain.schemas):
-            raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
         self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
         self._loaded = functools.lru_cache(LOADED)(self._load)
 

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
 from treeagent.envs.shop.catalogue import DIFFICULTIES, Catalogue, Product, SearchEngine, generate
-from treeagent.envs.shop.goals import WORD_FOR_WORD, GeneratedGoals, Goal, Goals, purchase_reward
+from treeagent.envs.shop.goals import GeneratedGoals, Goal, purchase_reward
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
@@ -150,8 +150,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         self.options = options or ShopOptions()
         level, seed = DIFFICULTIES[self.options.difficulty], self.options.catalogue_seed
         self.catalogue = generate(self.options.products, seed, level)
-        self._goals: Goals = GeneratedGoals(self.catalogue, level, seed)
-        self._matching = WORD_FOR_WORD
+        self._generated = GeneratedGoals(self.catalogue, level, seed)
         self._store = f"shop{self.options.difficulty}-{self.options.products}-{seed}"
         self._distinct = True
         # Only titles are indexed: hidden attributes must be read on the product page.
@@ -168,8 +167,15 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [
             Task(f"{self._store}-{split}-{index}", instruction, split, index, to_jsonable_python(goal))
-            for index, (goal, instruction) in enumerate(self._goals.take(split, count, start), start=start)
+            for index, (goal, instruction) in enumerate(self.goals(split, count, start), start=start)
         ]
+
+    def goals(self, split: Split, count: int, start: int) -> Sequence[tuple[Goal, str]]:
+        """The goals of tasks, each with its instruction."""
+        return self._generated.take(split, count, start)
+
+    def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
+        return purchase_reward(product, chosen, goal)
 
     def read(self, action: str | ToolCall) -> ToolCall:
         return super().read(action) if isinstance(action, ToolCall) else text_call(action)
@@ -184,7 +190,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         """Return WebShop's reward for the purchase; None before it."""
         if self.visit.page != "done":
             return None
-        return purchase_reward(self._product(self.visit), self.visit.chosen, self.key, self._matching)
+        return self.reward(self._product(self.visit), self.visit.chosen, self.key)
 
     def state_key(self) -> str:
         return f"{self.task.id} {self.visit.key()}"

@@ -4,7 +4,6 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
 from treeagent.types import SPLITS, Split, UserError
@@ -25,12 +24,6 @@ class Goal:
     """Option values to choose."""
     price_limit: float
     """Dollars."""
-
-
-class Goals(Protocol):
-    """Goals of a store, by split."""
-
-    def take(self, split: Split, count: int, start: int = 0) -> "Sequence[tuple[Goal, str]]": ...
 
 
 class GeneratedGoals:
@@ -112,20 +105,6 @@ def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
     )
 
 
-class Matching:
-    """Decides whether a product or a chosen option is what the goal asks for. This class requires exact equality, which
-    is right for a generated catalogue."""
-
-    def attribute(self, product: Product, wanted: str) -> bool:
-        return wanted in product.attributes
-
-    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
-        return value in wanted
-
-
-WORD_FOR_WORD = Matching()
-
-
 def type_reward(product: Product, goal: Goal) -> float:
     """Return r_type in {0, 0.1, 0.5, 1}, by the rule of princeton-nlp/WebShop ``web_agent_site/engine/goal.py``.
 
@@ -142,19 +121,18 @@ def type_reward(product: Product, goal: Goal) -> float:
     return 1.0 if product.type == goal.type or same_category or title_score > 0.2 else 0.5
 
 
-def purchase_reward(
-    product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching = WORD_FOR_WORD
-) -> float:
+def purchase_reward(product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
+    """Return the reward of a purchase with the ``chosen`` options, each (group, value). Matches are exact."""
+    attributes = sum(wanted in product.attributes for wanted in goal.attributes)
+    return reward_of(product, goal, attributes, sum(value in goal.options for _, value in chosen))
+
+
+def reward_of(product: Product, goal: Goal, attributes: int, options: int) -> float:
     """Return r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in
     [0, 1].
 
     WebShop's code counts all chosen options that match, which can be more than the goal asks for. Here the count is
     capped, as in the paper's equation.
-
-    Args:
-        chosen: (group, value) of each chosen option.
     """
-    attributes = sum(matching.attribute(product, wanted) for wanted in goal.attributes)
-    options = sum(matching.option(product, group, value, goal.options) for group, value in chosen)
     matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
     return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)
