@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from template_families import blank_first
@@ -10,53 +9,17 @@ from toy_llama import tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message, UserError
+from treeagent.types import Message
 
 CHAT = ChatFormat(tokenizer())
 STOP = CHAT.stop_id
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # lone surrogates cannot be encoded as UTF-8
 marks = ["<|end|>", "a<|end|><|assistant|>b", "Action: x<|user|>", "\U000ffffd<|end|>\U000f0001", "<|<|end|>end|>"]
 text = words | st.sampled_from(marks)
-sampled_ids = st.lists(st.integers(0, len(tokenizer()) - 1).filter(lambda token: token != STOP), max_size=12)
 
 
 def said(token_ids: tuple[int, ...]) -> Message:
     return Message("assistant", CHAT.decode(token_ids), token_ids)
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
-    """A task and up to three turns. Actions are any ids that a model may sample, not only those of a tokenizer's
-    encoding, and some were cut off before their stop token."""
-    messages = [Message("system", draw(text))] if draw(st.booleans()) else []
-    messages.append(Message("user", draw(text)))
-    for _ in range(draw(st.integers(0, 3))):
-        drawn = draw(sampled_ids)
-        messages.append(said((*drawn, STOP) if not drawn or draw(st.booleans()) else tuple(drawn)))
-        messages += [Message("user", each) for each in draw(st.lists(text, min_size=1, max_size=2))]
-    return tuple(messages)
-
-
-@given(conversations())
-def test_a_longer_conversation_starts_with_the_shorter_one_and_what_was_sampled(messages: tuple[Message, ...]) -> None:
-    for place, message in enumerate(messages):
-        if message.role == "assistant":
-            before = CHAT.prompt_ids(messages[:place])
-            after = CHAT.prompt_ids(messages[: place + 2])
-            assert after[: len(before)] == before
-            assert after[len(before) :][: len(message.token_ids)] == message.token_ids
-            assert after == before + message.token_ids + CHAT.context_ids(messages[: place + 2])
-
-
-@given(conversations())
-def test_prompt_ids_spell_the_template(messages: tuple[Message, ...]) -> None:
-    """The decoded prompt is what the template renders, whatever was sampled and wherever it was cut off."""
-    rendered = tokenizer().apply_chat_template(
-        [{"role": each.role, "content": each.content} for each in messages], tokenize=False, add_generation_prompt=True
-    )
-    decoded = CHAT.decode(CHAT.prompt_ids(messages))
-    assert decoded.replace("\ufffd", "") == str(rendered).replace("\ufffd", "")  # broken UTF-8 may join when whole
-    assert CHAT.prompt_ids(messages).count(STOP) == len(messages)
 
 
 def test_an_observation_cannot_end_its_turn() -> None:
@@ -142,19 +105,6 @@ def other_template(template: str | None) -> PreTrainedTokenizerFast:
     changed = copy.deepcopy(tokenizer())
     changed.chat_template = template
     return changed
-
-
-@pytest.mark.parametrize(
-    "rewrite",
-    [
-        "{{ m['content'] if loop.last or m['role'] != 'assistant' else '(cut)' }}",  # earlier actions dropped
-        "{{ m['content'] }}{{ loop.length }}",  # earlier turns depend on later ones
-    ],
-)
-def test_a_template_that_rewrites_earlier_turns_is_refused(rewrite: str) -> None:
-    template = "{% for m in messages %}[{{ m['role'] }}]" + rewrite + "<|end|>{% endfor %}[assistant]"
-    with pytest.raises(UserError, match="rewrites earlier turns"):
-        ChatFormat(other_template(template))
 
 
 @given(words)

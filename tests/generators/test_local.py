@@ -10,7 +10,7 @@ from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logpro
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Pause, Sample, SampleRequest, Usage
-from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
+from treeagent.generators.local import LocalGenerator, PrefixCache, Segment
 from treeagent.types import UserError
 
 NEVER = -1
@@ -146,26 +146,6 @@ def test_a_sample_ends_at_its_pause() -> None:
         read = (*prompt, *sample.token_ids)
         torch.testing.assert_close(generator.hidden([read])[0], plain_hidden(model, read), atol=1e-4, rtol=1e-4)
         assert generator.usage.encoded_tokens - before == 1  # its last token, which was sampled but not fed
-
-
-def test_a_sample_ends_where_the_context_does() -> None:
-    model, generator = shared_model(), LocalGenerator(shared_model())
-    prompts = [ids(0, 250), ids(1, 20), ids(2, 255)]
-    drawn = draw(generator, prompts, 2, new=12)
-    assert [[len(sample.token_ids) for sample in samples] for samples in drawn] == [[6, 6], [12, 12], [1, 1]]
-    assert_plain(model, prompts, drawn)
-
-
-def test_rounding_draws_no_token_of_no_probability() -> None:
-    """The draw 0.999...9 rounds to 1 in single precision, but must lie below the total mass, however that is
-    rounded."""
-    logits, draws = (
-        torch.tensor([[3.0, 1.0, 2.0, -torch.inf, -torch.inf]]),
-        torch.tensor([1 - 2**-53], dtype=torch.float64),
-    )
-    for shift in range(50):
-        token, logprob = _draw(logits * (1 + shift / 7), draws, 1.0)
-        assert token.item() <= 2 and torch.isfinite(logprob).all()
 
 
 def test_greedy_is_generates_greedy() -> None:

@@ -133,12 +133,9 @@ class LLMPolicy:
         token_limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
         thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, token_limits, strict=True)]
         first = [budget if thinking else limit for thinking, limit in zip(thinks, token_limits, strict=True)]
-        samples_by_turn = [
-            each if isinstance(each, Failure) else list(each)
-            for each in await self.generator.in_background(
-                partial(self.generator.sample, self._request(turns, count, first))
-            )
-        ]
+        whole = partial(self.generator.sample, self._request(turns, count, first))
+        drawn = await self.generator.in_background(whole)
+        samples_by_turn = [each if isinstance(each, Failure) else list(each) for each in drawn]
         indices, rests, limits = list[tuple[int, int]](), list[_Turn](), list[int]()
         for index, (turn, samples) in enumerate(zip(turns, samples_by_turn, strict=True)):
             if isinstance(samples, Failure) or not thinks[index]:
@@ -150,10 +147,12 @@ class LLMPolicy:
                 lead = self._lead_in(sample.token_ids)
                 samples[number] = led = sample.followed_by(lead)
                 if not self._has_ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
+                    ids, prefix = led.token_ids, turn.prefix
+                    text = prefix.content + self.chat.decode(ids)
+                    begun = Message("assistant", text, (*prefix.token_ids, *ids), partial=True)
                     seed = derive_seed(turn.seed, "after the thought", number)
+                    rests.append(_Turn((*turn.prompt, *ids), begun, seed, None if lead else turn.pause))
                     indices.append((index, number))
-                    begun = turn.after(led.token_ids, self.chat.decode(led.token_ids), seed)
-                    rests.append(begun if lead else replace(begun, pause=turn.pause))
                     limits.append(token_limits[index] - budget)
         request = partial(self.generator.sample, self._request(rests, 1, limits))
         continuations = await self.generator.in_background(request) if rests else ()
@@ -162,9 +161,8 @@ class LLMPolicy:
             if isinstance(rest, Failure) or isinstance(samples, Failure):
                 samples_by_turn[index] = rest if isinstance(rest, Failure) else samples
             else:
-                start, [added] = samples[number], rest
-                ids, logprobs = start.token_ids + added.token_ids, start.logprobs + added.logprobs
-                samples[number] = Sample(ids, logprobs, start.forced)
+                start, [more] = samples[number], rest
+                samples[number] = Sample(start.token_ids + more.token_ids, start.logprobs + more.logprobs, start.forced)
         return samples_by_turn
 
     def _request(self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]) -> SampleRequest:
@@ -182,10 +180,9 @@ class LLMPolicy:
         )
 
     def _has_ended(self, turn: "_Turn", sample: Sample) -> bool:
-        ids = sample.token_ids
-        return self.chat.has_ended(ids) or (
-            turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *ids))
-        )
+        if self.chat.has_ended(sample.token_ids) or turn.pause is None:
+            return self.chat.has_ended(sample.token_ids)
+        return turn.pause.reached((*turn.prefix.token_ids, *sample.token_ids))
 
     def _lead_in(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if it has begun."""
@@ -299,10 +296,6 @@ class _Turn:
     """The existing part of the turn, or an empty message that is not partial."""
     seed: int
     pause: Pause | None
-
-    def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Turn":
-        prefix = Message("assistant", self.prefix.content + text, (*self.prefix.token_ids, *token_ids), partial=True)
-        return _Turn((*self.prompt, *token_ids), prefix, seed, None)
 
 
 def _read_all(

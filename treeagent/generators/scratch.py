@@ -1,9 +1,4 @@
-"""A small language model from scratch: a byte-pair tokenizer trained on given texts, and a Qwen3 model with random
-weights.
-
-It serves machines without access to a model hub. Both parts are standard Hugging Face objects; once saved, they load
-like any checkpoint.
-"""
+"""A small language model from scratch: a byte-pair tokenizer trained on texts, and a Qwen3 with random weights."""
 
 from collections.abc import Iterable
 
