@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeagent.search.decide import end_rank
-from treeagent.search.node import Edge, Node, Spent, Tree, outcome, reaches
+from treeagent.search.node import Edge, Node, Spent, Tree, succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,9 @@ def moments(tree: Tree, likelihood_weight: float = 0.0) -> list[Moment]:
 
 
 def _success(path: Sequence[Edge], node: Node) -> bool | None:
-    """Whether an end is a success; None if its reward was withheld and not stored later (``Node.paid``)."""
+    """Whether an end is a success; None if its reward was withheld and not stored later (``Edge.own_reward``)."""
     if not node.final:
         return False
-    if node.paid is not None:
-        return reaches(node.paid, 1.0)
-    if any(edge.outcome is None for edge in path):
+    if path[-1].own_reward is None and any(edge.outcome is None for edge in path):
         return None
-    return reaches(outcome(path), 1.0)
+    return succeeds(path)

@@ -17,7 +17,7 @@ from benchmarks.record import digest
 from treeagent.config import Mode
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Outcome
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits
 
 QUESTION = "How does success grow with the tokens that a task may take, before and after learning from trees?"
 WAYS: tuple[Mode, ...] = ("best_of_n", "mcts")

@@ -9,10 +9,10 @@
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
     .venv/bin/python -m benchmarks.constants --runs runs/sweep --name constants_tireworld --tasks 40
 
-Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration. λ is
+Each arm changes one constant of the recipe. c is the option ``c_init``, the weight of exploration. λ is
 ``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "gain" is
 ``evaluate.stop_at_gain``: once the rest of the tokens is expected to gain less than this, they are left unspent.
-"2 at a time" samples two candidates whenever one is due (``search.widening``), and "6 at first" samples six when a
+"2 at a time" samples two candidates whenever one is due (the option ``widening``), and "6 at first" samples six when a
 state is expanded and none later.
 """
 
@@ -23,7 +23,7 @@ from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits
 
 QUESTION = "Which constants of tree search solve most validation tasks?"
 RECIPE = "the recipe"
@@ -38,11 +38,11 @@ def variants(config: RunConfig) -> dict[str, RunConfig]:
     """The recipe and its variants by name, each with one constant changed."""
     search, evaluate = config.search, config.evaluate
     changed = {
-        **{f"c = {c:g}": replace(config, search=replace(search, c_init=c)) for c in EXPLORATION},
+        **{f"c = {c:g}": replace(config, search=replace(search, options={"c_init": c})) for c in EXPLORATION},
         **{f"λ = {w:g}": replace(config, evaluate=replace(evaluate, likelihood_weight=w)) for w in LIKELIHOOD},
         **{f"gain < {gain:g}": replace(config, evaluate=replace(evaluate, stop_at_gain=gain)) for gain in GAIN},
-        **{f"{k} at a time": replace(config, search=replace(search, widening=k)) for k in AT_A_TIME},
-        f"{AT_FIRST} at first": replace(config, search=replace(search, widening=0, candidates=AT_FIRST)),
+        **{f"{k} at a time": replace(config, search=replace(search, options={"widening": k})) for k in AT_A_TIME},
+        f"{AT_FIRST} at first": replace(config, search=replace(search, options={"widening": 0}, candidates=AT_FIRST)),
     }
     return {RECIPE: config} | {name: variant for name, variant in changed.items() if variant != config}
 

@@ -5,8 +5,8 @@
 The model is a Qwen3 with random weights, on the GPU if there is one, else on one thread. Each tree grows along one
 path: K actions are sampled at a state, one of them is followed, and an observation is appended. Both sides sample the
 same number of tokens at the same states. "one at a time" is the local generator with K requests of one sample each, as
-search makes them with ``search.widening=1``. Repetitions alternate between the sides, so that other load on the machine
-affects all alike. Seconds are CPU seconds, or wall-clock seconds on a GPU.
+search makes them. Repetitions alternate between the sides, so that other load on the machine affects all alike.
+Seconds are CPU seconds, or wall-clock seconds on a GPU.
 """
 
 import random

@@ -22,11 +22,10 @@ from typing import Any
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
 from treeagent.config import EvaluateConfig
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
+from treeagent.search.searcher import make_search
 from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition, derive_seed
 
 QUESTION = "From which horizon on does tree search beat independent samples at equal tokens?"

@@ -14,9 +14,8 @@ from games import KnownTree
 from numpy.typing import NDArray
 
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.limits import Limits
 from treeagent.search.mcts import GumbelSearch, Search
 from treeagent.types import Task
 
@@ -50,7 +49,7 @@ def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
         sequential = 0.0
         for leaves in LEAVES:
             limits = Limits(simulations=simulations)
-            config = SearchConfig(limits=limits, widening=0, leaves=leaves)
+            config = SearchConfig(limits=limits, options={"widening": 0}, leaves=leaves)
             right, batches = successes(trees, config, method)
             share = float(right.mean())
             sequential = share if leaves == 1 else sequential

@@ -18,8 +18,7 @@ from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Outcome
 from treeagent.pipeline.processes import run_jobs
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.types import Split
 
 QUESTION = "Which search solves most held-out tasks at equal generated tokens?"

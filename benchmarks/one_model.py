@@ -38,10 +38,10 @@ from treeagent.learners.value import fit_value
 from treeagent.pipeline.build import env_dynamics, instances, load_actors, make_policy, tasks_at
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.rows import sample_value_rows
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
+from treeagent.search.config import Limits
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
+from treeagent.search.searcher import make_search
 from treeagent.store import read_as
 from treeagent.types import Value, derive_seed
 from treeagent.views.signal import signal_figures, value_signal

@@ -37,8 +37,7 @@ from benchmarks.reference_loops import (
     worth,
 )
 from treeagent.generators.turn import ReAct
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, State, Task, Transition, Value, derive_seed
@@ -81,7 +80,9 @@ def _number(state: State) -> int:
 
 def grow_stub(trees: int, leaves: int) -> Grown:
     limits, world = Limits(simulations=STUB_SIMULATIONS), StubWorld()
-    search = Search(world, world, SearchConfig(limits=limits, candidates=BRANCHING, widening=0, leaves=leaves), world)
+    search = Search(
+        world, world, SearchConfig(limits=limits, candidates=BRANCHING, options={"widening": 0}, leaves=leaves), world
+    )
     grown = asyncio.run(search.run([Task(str(number), "") for number in range(trees)], range(trees)))
     nodes = sum(1 for tree in grown for _ in tree.nodes())
     return Grown(nodes, nodes, grown)
@@ -373,7 +374,10 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measurement: Mea
     timed = Timed(policy, value, dynamics, usage)
     limits = Limits(simulations=simulations)
     search = Search(
-        timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, widening=0, leaves=way.leaves), timed
+        timed,
+        timed,
+        SearchConfig(limits=limits, candidates=CANDIDATES, options={"widening": 0}, leaves=way.leaves),
+        timed,
     )
     tasks = shopping.env.tasks("train", way.trees)
     trees: list[Tree] = []

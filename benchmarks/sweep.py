@@ -41,7 +41,7 @@ from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.update import fit_base
 from treeagent.pipeline.warm_start import warm_start
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits
 from treeagent.search.node import Spent, Tree, reaches
 from treeagent.search.record import from_record
 from treeagent.store import read_as
@@ -201,7 +201,8 @@ def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int
 
 def sampled(tree: Tree) -> float:
     """The share of the episodes in a tree of best-of-N that succeed."""
-    ends = [node.paid if node is not None else None for node in tree.order]
+    outcomes = {id(node): path[-1].outcome for path, node in tree.walk() if path}
+    ends = [outcomes.get(id(node)) for node in tree.order]
     return statistics.fmean(paid is not None and reaches(paid, 1.0) for paid in ends)
 
 
@@ -221,7 +222,7 @@ def of_trees(trees: Sequence[Tree], likelihood_weight: float) -> dict[str, float
     for tree in trees:  # planning is over: reveal the rewards, to compare V with them
         for path, node in tree.walk():
             if path and node.final:
-                path[-1].reward = node.paid
+                path[-1].reward = path[-1].own_reward
     signal = value_signal(trees)
     for depths in DEPTHS:
         compared = [(row.siblings, row.pairs) for row in signal if row.depth in depths and row.siblings is not None]

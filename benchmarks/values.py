@@ -33,7 +33,7 @@ from treeagent.learners.common import pad
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import Model
 from treeagent.pipeline.folder import COLLECTED, Run
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as

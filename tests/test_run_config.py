@@ -18,8 +18,7 @@ from treeagent.config import (
     load_config,
 )
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.types import UserError
 
 
@@ -121,7 +120,7 @@ configs = st.builds(
     RunConfig,
     seed=st.integers(0, 2**32 - 1),
     environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
-    search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), method=st.sampled_from(["mcts", "gumbel"])),
+    search=st.builds(SearchConfig, rollout_weight=st.floats(0, 1), method=st.sampled_from(["mcts", "gumbel"])),
     collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
     evaluate=st.builds(EvaluateConfig, modes=st.permutations(["greedy", "mcts"]).map(tuple)),
 )
@@ -190,9 +189,9 @@ def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "base.toml").write_text("seed = 3\n[search]\ncandidates = 6\nlimits = { simulations = 8 }\n")
     child = tmp_path / "recipes" / "child.toml"
-    child.write_text('extends = "../base.toml"\n[search]\nlimits = { generated_tokens = 90 }\nc_init = 2.0\n')
+    child.write_text('extends = "../base.toml"\n[search]\nlimits = { generated_tokens = 90 }\ndiscount = 0.5\n')
     config = load_config(child)
-    assert (config.seed, config.search.candidates, config.search.c_init) == (3, 6, 2.0)
+    assert (config.seed, config.search.candidates, config.search.discount) == (3, 6, 0.5)
     assert config.search.limits == Limits(simulations=8, generated_tokens=90)
 
 

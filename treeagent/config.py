@@ -431,10 +431,11 @@ class RunConfig:
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
             )
-        if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
+        chains = self.search.method == "best_of_n" and not self.search.options.get("estimate_all")
+        if self.update.advantages.kind == "gae" and chains:
             raise ValueError(
-                f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
-                f"{self.search.method!r} does not estimate some: set search.estimate_all too"
+                "update.advantages.kind is 'gae', which needs V(s) of every state, but best_of_n estimates only ends: "
+                "set search.options={estimate_all=true}"
             )
         return self
 

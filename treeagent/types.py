@@ -30,23 +30,19 @@ REACHES_OUT = _ReachesOut()
 
 
 class UserError(ValueError):
-    """Raised for a value that cannot be used. The message is one sentence that names the value and the fix; the command
-    line prints only that sentence."""
+    """Raised for a value that cannot be used. The message is one sentence that names the value and the fix."""
 
 
 class NothingToLearn(UserError):
-    """Raised when trees hold nothing that an update can learn from: no pairs, no advantages, or too few rows. Other
-    trees may work."""
+    """Raised when trees hold nothing that an update can learn from. Other trees may work."""
 
 
 class Unanswered(RuntimeError):
-    """Raised when a dynamics cannot tell what follows a step, for example because a world model's answer cannot be
-    read. A search treats such a step as a dead end of unknown value, and goes on with the rest of its tree."""
+    """Raised when a dynamics cannot tell what follows a step. A search treats it as a dead end of unknown value."""
 
 
 class WorkerLost(RuntimeError):
-    """Raised when a worker process ended in the middle of a job. The message is one sentence with the known reason and
-    the fix."""
+    """Raised when a worker process ended in the middle of a job, with the known reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,7 @@ def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Mes
 
 
 def storable(text: str) -> str:
-    """Replace lone surrogates by question marks. JSON can carry these halves of surrogate pairs, but UTF-8 files
-    cannot."""
+    """Replace lone surrogates, which UTF-8 files cannot hold, by question marks."""
     return text.encode(errors="replace").decode()
 
 
@@ -121,12 +116,8 @@ class ToolCall:
 
 
 def only_text(schemas: Sequence[Mapping[str, object]]) -> str:
-    """The name of the argument, if the environment has a single tool and that takes one text and nothing else. A text
-    that calls no tool is then read as this argument. Empty otherwise.
-
-    Args:
-        schemas: JSON schema of the arguments of each tool.
-    """
+    """The name of the argument, if the environment has a single tool (by its JSON ``schemas``) that takes one text and
+    nothing else; empty otherwise. A text that calls no tool is then read as this argument."""
     match list(schemas):
         case [{"properties": {**found}, "required": [str(name)]}] if list(found) == [name]:
             schema = found[name]
@@ -290,14 +281,13 @@ class Policy(Protocol):
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """Sample ``count`` actions at each state. The sample at ``states[i]`` must depend on ``seeds[i]`` alone. A
-        policy that knows all possible actions may return all of them, the sampled ones first (``Proposal.priors``)."""
+        policy that knows all possible actions may return all of them (``Proposal.priors``)."""
         ...
 
 
 @runtime_checkable
 class Concurrent(Protocol):
-    """Tells whether a policy or a value function answers many concurrent calls in the time of one, as a server does. If
-    so, each tree calls it separately and does not wait for other trees."""
+    """Tells whether a policy or a value answers many concurrent calls in the time of one, as a server does."""
 
     @property
     def concurrent(self) -> bool: ...
@@ -315,8 +305,7 @@ class Value(Protocol):
 
 
 class Dynamics(Protocol):
-    """The transition function that a search steps through: a real environment or a world model. The search cannot tell
-    which of the two it is."""
+    """The transition function that a search steps through: a real environment or a world model."""
 
     async def reset(self, task: Task) -> State: ...
 
@@ -353,11 +342,7 @@ _LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 @asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Cancel the body, a step of a dynamics, after ``seconds``. The time that it spends in ``waiting`` does not count.
-
-    Raises:
-        TimeoutError: the step took longer.
-    """
+    """Cancel the body, a step of a dynamics, after ``seconds``, without the time that it spends in ``waiting``."""
     async with asyncio.timeout(None) as timeout:
         limit = _Limit(timeout, seconds)
         limit.begin()
@@ -372,8 +357,7 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Pause the time limit of the current step while it waits for its turn. Afterwards the limit starts again in
-    full."""
+    """Pause the time limit of the current step while it waits for its turn."""
     limit = _LIMIT.get()
     if limit is None:
         yield

@@ -16,12 +16,11 @@ from treeagent.generators.config import ActionSource
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
 from treeagent.search.puct import given_edges, merge_key
 from treeagent.search.record import to_record
+from treeagent.search.searcher import make_search
 from treeagent.types import Action, Message, Proposal, State, Task, ToolCall
 
 CHAT = ChatFormat(tokenizer())
@@ -171,7 +170,7 @@ def grow(name: str, options: dict[str, object], tasks: slice, method: str = "mct
 @pytest.mark.parametrize(("name", "options"), GAMES, ids=[name for name, _ in GAMES])
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("mcts", {}), ("mcts", {"widening": 0}), ("mcts", {"selection": "gumbel"}), ("beam", {}), ("best_of_n", {})],
+    [("mcts", {}), ("mcts", {"options": {"widening": 0}}), ("gumbel", {}), ("beam", {}), ("best_of_n", {})],
     ids=["widening", "fixed", "gumbel", "beam", "best_of_n"],
 )
 def test_an_untrained_model_makes_no_malformed_or_refused_call(
@@ -185,7 +184,7 @@ def test_an_untrained_model_makes_no_malformed_or_refused_call(
         assert not any(edge.child is not None and edge.child.invalid for edge in edges)
         for node in tree.nodes():
             assert not node.edges or math.fsum(edge.prior for edge in node.edges) == pytest.approx(1)
-            if method == "mcts" and settings.get("widening") != 0:
+            if method in ("mcts", "gumbel") and "options" not in settings:
                 assert not node.edges or len(node.edges) == len(node.state.legal_actions or ())
             elif method != "best_of_n":
                 assert len(node.edges) <= 3

@@ -14,8 +14,7 @@ from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.types import Action, Message, State, Task, Transition

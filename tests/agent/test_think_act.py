@@ -23,8 +23,7 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.demonstrate import demonstrate, tokenise
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.types import Action, Message, Proposal, State, Task, Transition

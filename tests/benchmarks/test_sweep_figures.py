@@ -10,10 +10,9 @@ from benchmarks.ladders import LADDERS
 from benchmarks.sweep import WAYS, at_rung, of_trees, sampled
 from treeagent.config import load_config
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
-from treeagent.search.node import Tree
+from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.node import Tree, finished_paths
+from treeagent.search.searcher import make_search
 from treeagent.types import Task
 
 HEIGHT = 2
@@ -26,14 +25,15 @@ def climbed(tasks: int) -> list[Tree]:
     named = [Task(f"ladder {number}", "climb") for number in range(tasks)]
     trees = asyncio.run(make_search(ladder, ladder, config, ladder).run(named, range(tasks)))
     for tree in trees:
-        for _, node in tree.walk():
+        for path, node in tree.walk():
             if node.final:
-                node.paid = float(climbs(tree.task, words_taken(node.state)))
+                path[-1].own_reward = float(climbs(tree.task, words_taken(node.state)))
     return trees
 
 
 def won(tree: Tree, episodes: int) -> list[bool]:
-    return [node is not None and node.paid == 1.0 for node in tree.order[:episodes]]
+    outcomes = {id(path[-1].child): path[-1].outcome for path in finished_paths(tree)}
+    return [outcomes.get(id(node)) == 1.0 for node in tree.order[:episodes]]
 
 
 def test_the_share_of_sampled_episodes_that_succeed() -> None:

@@ -12,8 +12,7 @@ from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, EnvBroken, SnapshotKind
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition
@@ -167,7 +166,7 @@ def test_a_verdict_that_only_the_end_gives_is_refused() -> None:
 
 
 def grow(env: Env, tasks: Sequence[Task], policy: Policy, reveal_reward: bool = True) -> list[Tree]:
-    config = SearchConfig(limits=Limits(simulations=24), candidates=2, widening=0)
+    config = SearchConfig(limits=Limits(simulations=24), candidates=2, options={"widening": 0})
     search = Search(policy, EnvDynamics(env, max_steps=4, reveal_reward=reveal_reward), config)
     return asyncio.run(search.run(tasks, [task.seed for task in tasks]))
 

@@ -17,8 +17,7 @@ from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
 from treeagent.envs import EnvDynamics, EnvPool
 from treeagent.envs.base import Env, StepResult
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record

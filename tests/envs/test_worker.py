@@ -29,8 +29,7 @@ from treeagent.envs import EnvDynamics, check_env
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.types import Policy, Task, ToolCall, UserError

@@ -17,11 +17,10 @@ from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
+from treeagent.search.searcher import make_search
 from treeagent.types import Action, Message, State, Task, Transition, as_read, derive_seed
 
 WHOLE = ChatFormat(tokenizer())
@@ -147,7 +146,7 @@ class Recorder(LocalGenerator):
 
 
 def grow(tasks: Sequence[Task], generator: LocalGenerator, chat: ChatFormat = CHAT, **config: Any) -> list[Tree]:
-    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, "widening": 0, **config})
+    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, "options": {"widening": 0}, **config})
     whole = LLMPolicy(generator, chat, max_new_tokens=8)
     split = settings.granularity == "split"
     search = make_search(

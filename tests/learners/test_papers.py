@@ -272,7 +272,7 @@ def test_rloo_on_fresh_samples_is_reinforce(tokenizer: PreTrainedTokenizerFast) 
 def test_ppo_asks_for_every_value_and_fits_it_to_lambda_returns() -> None:
     """V + A in each state, with GAE's A. A state that several episodes share gets the mean over them."""
     config = recipe("ppo")
-    assert config.search.estimate_all
+    assert config.search.options["estimate_all"]
     [tree, _], [group, _] = (samples := Samples(make_model(), 1.0, stale=0.3)).trees, samples.tasks
     told = {
         row.token_ids[: place + 1]: target

@@ -18,12 +18,11 @@ from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan
 from treeagent.pipeline.report.describe import ending, steps
 from treeagent.seams import names
-from treeagent.search.config import METHODS, SearchConfig
+from treeagent.search.config import METHODS, Limits, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
-from treeagent.search.node import Budget, Edge, Tree
+from treeagent.search.node import Budget, Edge, Tree, finished_paths
 from treeagent.search.record import to_record
+from treeagent.search.searcher import make_search
 from treeagent.types import (
     Action,
     Dynamics,
@@ -180,13 +179,13 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
     )  # with a random V they reach few ends
     assert not any(outcome.found for outcome in false)
     for tree, other in zip(trees, other_trees, strict=True):
-        ends = [node for path, node in tree.walk() if path and node.ended]
-        assert [node.paid for node in ends] == pytest.approx(replayed(tree))
+        ends = [path for path, node in tree.walk() if path and node.ended]
+        assert [path[-1].own_reward for path in ends] == pytest.approx(replayed(tree))
         for each in (tree, other):  # what else a file stores about the labels and the time
             each.task, each.budget.seconds = tasks[0], 0.0
             each.spent = [spent._replace(seconds=0.0) for spent in each.spent]
-            for node in each.nodes():
-                node.paid = None
+            for path in finished_paths(each):
+                path[-1].own_reward = None
         assert to_record(tree) == to_record(other)
 
 
@@ -224,7 +223,7 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
 
 
 def test_noise_is_for_training() -> None:
-    noisy = replace(SEARCH, method="gumbel", widening=0)
+    noisy = replace(SEARCH, method="gumbel", options={"widening": 0})
     tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
     seeds = [derive_seed(7, "gumbel", task.id) for task in tasks]
@@ -401,7 +400,7 @@ def test_a_plan_in_a_world_model_sees_no_reward_that_was_really_paid(toll: float
     """The model expects that the first step pays 0.5. To go on is then worth 0.9 - 0.5 = 0.4, which is more than the
     0.2 for a stop, whatever the environment paid."""
     actors, config = Actors(AtTheToll(), AtTheToll(), Expecting()), EvaluateConfig(decision="value")
-    search = SearchConfig(limits=Limits(simulations=6), candidates=2, widening=0)
+    search = SearchConfig(limits=Limits(simulations=6), candidates=2, options={"widening": 0})
     outcomes, _, [episode] = asyncio.run(
         replan(actors, Toll(0.5, ends=False), Toll(toll, ends=True), [Task("t", "")], "mcts", config, search, 7)
     )

@@ -10,8 +10,7 @@ from written_world import Written, where
 
 from treeagent.config import EvaluateConfig
 from treeagent.pipeline.play import Actors, play, replan
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.types import Action, Estimate, State, Transition
 
 POLICY = TablePolicy({"a": 0.97, "b": 0.03})

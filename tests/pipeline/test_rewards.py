@@ -58,7 +58,7 @@ def grown(function: str, **options: float) -> Tree:
     """A search of a world in which a pays 1, and b pays 0."""
     world = Written(ends={"a": 1.0, "b": 0.0})
     reward = make_reward(place(f"{__name__}:{function}", options))
-    config = SearchConfig(limits=Limits(simulations=4), candidates=2, widening=0)
+    config = SearchConfig(limits=Limits(simulations=4), candidates=2, options={"widening": 0})
     search = Search(InOrder("ab"), RewardedDynamics(world, reward), config)
     [tree] = asyncio.run(search.run([task()], [0]))
     return tree

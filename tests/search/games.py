@@ -69,7 +69,6 @@ class Board:
 
 
 TIC_TAC_TOE = Board(3, 3, 3, falls=False)
-CONNECT_FOUR = Board(5, 4, 4, falls=True)
 
 
 def positions(board: Board, stones: int, count: int, seed: int) -> Iterator[str]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.methods import OnBatch, make_search
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
+from treeagent.search.searcher import OnBatch, make_search
 from treeagent.types import Action, State, Task, Transition, derive_seed
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}
@@ -55,8 +54,7 @@ configs = st.builds(
     limits=st.builds(Limits, simulations=st.integers(1, 40)),
     candidates=st.integers(1, 5),
     method=st.sampled_from(["mcts", "gumbel"]),
-    c_init=st.floats(0, 4),
-    widening=st.sampled_from([0, 1, 2]),
+    options=st.fixed_dictionaries({"c_init": st.floats(0, 4), "widening": st.sampled_from([0, 1, 2])}),
     discount=st.sampled_from([1.0, 0.9]),
     leaves=st.integers(1, 6),
 )

@@ -20,7 +20,6 @@ def ends(name: str, visits: int, q: float, *, truncated: bool = False, value: fl
     made = edge(name, visits, q, reward=q - value if truncated else q)
     assert made.child is not None
     made.child.terminated, made.child.truncated, made.child.value = not truncated, truncated, value
-    made.child.bootstrap = truncated
     return made
 
 
@@ -50,13 +49,6 @@ def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
     assert names(best_path(grown, "value")) == "ab"
 
 
-def test_a_truncated_leaf_counts_where_no_path_has_an_end() -> None:
-    """It counts by its estimate, because the limit is not the task's own."""
-    cut_off = [ends("b", 1, 0.7, truncated=True, value=0.6), ends("c", 1, 0.2, truncated=True, value=0.1)]
-    assert names(best_path(tree(ends("a", 1, 0.5), *cut_off), "leaf")) == "a"
-    assert names(best_path(tree(*cut_off), "leaf")) == "b"
-
-
 def test_a_dead_end_of_unknown_worth_is_nowhere_to_go() -> None:
     """It has no visits, and nothing shows that it is better than what was tried."""
     nobody_knows = ends("u", 0, 0.0, truncated=True)
@@ -75,22 +67,9 @@ def test_a_withheld_end_counts_by_its_estimate() -> None:
     assert names(best_path(grown, "leaf")) == "b"
 
 
-def test_a_discounted_return_prefers_the_shorter_path() -> None:
-    grown = tree(edge("a", 2, 0.0, ends("b", 1, 0.9)), ends("c", 1, 0.8))
-    assert names(best_path(grown, "leaf")) == "ab"
-    grown.discount = 0.5
-    assert names(best_path(grown, "leaf")) == "c"  # 0.45 against 0.8
-
-
 def test_without_an_end_the_visits_decide() -> None:
     grown = tree(edge("a", 3, 0.1), edge("b", 5, 0.0, edge("c", 4, 0.2)), edge("d", 1, 0.9))
     assert names(best_path(grown, "leaf")) == "bc"
-
-
-def test_ties_of_visits_go_to_the_higher_value_then_to_the_higher_prior() -> None:
-    assert names(best_path(tree(edge("a", 3, 0.1), edge("b", 3, 0.2)), "visits")) == "b"
-    assert names(best_path(tree(edge("a", 3, 0.1), edge("b", 3, 0.1, prior=0.2)), "visits")) == "b"
-    assert names(best_path(tree(edge("a", 3, 0.5), edge("b", 4, 0.5)), "value")) == "b"
 
 
 def test_a_tree_that_was_never_searched_has_no_plan() -> None:
@@ -114,15 +93,6 @@ def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() ->
     assert names(best_path(grown, "gumbel")) == "ay"
 
 
-def test_gumbel_weighs_priors_against_values() -> None:
-    # σ(q̂) spans (50 + 1) * 0.1 = 5.1 from worst to best; log(0.997 / 0.003) = 5.8 is more.
-    grown = tree(ends("a", 1, 0.0), ends("b", 1, 1.0))
-    grown.root.edges[0].prior, grown.root.edges[1].prior = 0.997, 0.003
-    assert names(best_path(grown, "gumbel")) == "a"
-    grown.root.edges[0].prior, grown.root.edges[1].prior = 0.99, 0.01  # 4.6 is less
-    assert names(best_path(grown, "gumbel")) == "b"
-
-
 def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likelihood() -> None:
     # act() gives each action a log-probability of -1; that of c is -3, so that the mean of its path is -2.
     last = ends("c", 1, 0.85)
@@ -131,11 +101,6 @@ def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likeli
     assert names(best_path(grown, "leaf")) == "bc"
     assert names(best_path(grown, "leaf", likelihood_weight=0.04)) == "bc"  # 0.85 - 0.08 against 0.80 - 0.04
     assert names(best_path(grown, "leaf", likelihood_weight=0.06)) == "a"  # 0.85 - 0.12 against 0.80 - 0.06
-
-
-def test_a_long_path_of_likely_turns_is_not_unlikely() -> None:
-    grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, edge("c", 1, 0.85, ends("d", 1, 0.85))))
-    assert names(best_path(grown, "leaf", likelihood_weight=10.0)) == "bcd"
 
 
 def test_a_thought_is_a_part_of_its_turn() -> None:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import AllPolicy, Maze, TablePolicy, act, after, begin, calls, share, task
+from toy_search import Maze, TablePolicy, act, begin, calls, share, task
 
-from treeagent.search import Edge, Enough, Limits, Node, SearchConfig, Tree, make_search, path_return
-from treeagent.search.growth import Growth, prune_repeat
-from treeagent.types import Action, Estimate, State, Task, Transition
+from treeagent.search import Edge, Limits, Node, SearchConfig, make_search, path_return
+from treeagent.types import Estimate, State
 
 
 def test_three_steps_to_a_success_by_hand() -> None:
@@ -58,32 +57,3 @@ def test_the_same_tree_has_the_same_values_with_rewards_withheld(
     seen, withheld = grown(maze), grown(replace(maze, withheld=True))
     assert [each[:2] for each in seen] == [each[:2] for each in withheld]
     assert [each[2] for each in seen] == pytest.approx([each[2] for each in withheld])
-
-
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_a_pruned_repeat_returns_the_failure_from_the_root(discount: float) -> None:
-    """An episode that fails returns -1. Every step costs 0.1, and the third leads back: the path returns -1, not the -1
-    discounted three times."""
-    path = [Edge(act("go"), 1.0, reward=-0.1, child=Node(begin(task(), "here"))) for _ in range(3)]
-    growth = Growth(Tree(task(), 0, Node(begin(task(), "root")), discount=discount))
-    prune_repeat(growth, path, -1.0)
-    assert path_return(path, discount) == pytest.approx(-1.0)
-    assert path[-1].child is not None and path[-1].child.repeat
-
-
-@dataclass(frozen=True)
-class Circle:
-    """Every step leads back to the start and costs 0.1."""
-
-    async def reset(self, task: Task) -> State:
-        return replace(begin(task, "start"), place="start")
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return Transition(replace(after(state, action, "start"), place="start"), -0.1)
-
-
-def test_search_counts_a_circle_as_its_failure() -> None:
-    config = SearchConfig(Limits(simulations=4), discount=0.5, prune_repeats=True)
-    search = make_search(AllPolicy("a", "b"), Circle(), config, enough=Enough(-1.0, 0.0))
-    [tree] = asyncio.run(search.run([task()], [0]))
-    assert tree.root.edges and all(edge.value == pytest.approx(-1.0) for edge in tree.root.edges if edge.visits)

@@ -1,17 +1,14 @@
 """An exhausted subtree is not searched again, but counts as if search had kept revisiting it."""
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
 from toy_search import AllPolicy, ConstantValue, after, begin, calls, grow, task
-from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup, mark_exhausted, note_best_returns
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
+from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.mcts import note_best_returns
 from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.searcher import Growth, backup, mark_exhausted
 from treeagent.types import Action, State, Task, Transition
 from treeagent.views import PairConfig, preference_pairs
 
@@ -32,7 +29,7 @@ class TwoWays:
 
 
 def fixed(**others: object) -> SearchConfig:
-    return SearchConfig(limits=Limits(simulations=64), widening=0, c_init=1.25, **others)  # type: ignore[arg-type]
+    return SearchConfig(limits=Limits(simulations=64), options={"widening": 0, "c_init": 1.25}, **others)  # type: ignore[arg-type]
 
 
 def test_the_way_to_a_success_keeps_its_value() -> None:
@@ -44,26 +41,6 @@ def test_the_way_to_a_success_keeps_its_value() -> None:
     assert second.value == pytest.approx(0.5)
     chosen = [pair.chosen.text for pair in preference_pairs(tree, PairConfig())]
     assert chosen[0] == "a"
-
-
-def test_a_success_at_once_keeps_most_visits() -> None:
-    """ "a" ends the task with 1 at its first visit. The other 63 simulations go elsewhere and find 0."""
-
-    @dataclass(frozen=True)
-    class Shop:
-        async def reset(self, task: Task) -> State:
-            return begin(task, "start")
-
-        async def step(self, state: State, action: Action) -> Transition:
-            said = (*calls(state), str(action.call))
-            bought = said == ("a",)
-            return Transition(after(state, action, " ".join(said)), float(bought), terminated=bought or len(said) >= 5)
-
-    [tree] = grow(AllPolicy("a", "b", "c"), Shop(), fixed(), ConstantValue(0.5))
-    visits = {edge.action.text: edge.visits for edge in tree.root.edges}
-    assert visits["a"] >= 60
-    assert sum(visits.values()) == 64 + visits["a"] - 1
-    assert tree.root.edges[0].value == 1.0
 
 
 def leaf(value: float, *, terminated: bool = True) -> Node:
@@ -101,22 +78,6 @@ def act_named(name: str) -> Action:
     return Action(name, name, "", (1,), (-1.0,))
 
 
-@pytest.mark.parametrize("method", ["mcts", "gumbel"])
-def test_an_unknown_end_is_tried_once(method: str) -> None:
-    world = Written(untold=("a",), values={"b": 0.2, "c": 0.3})
-    config = SearchConfig(Limits(simulations=20), method, widening=0, candidates=3)
-    [tree] = asyncio.run(make_search(InOrder("abc"), world, config, world).run([task()], [1]))
-    assert sum(node is not None and node.unknown for node in tree.order) == 1
-
-
-def test_nothing_is_known_beyond_a_refused_call() -> None:
-    refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.9, invalid=True))
-    growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[refused])))
-    refused.child.exhausted = True  # type: ignore[union-attr]
-    note_best_returns(growth, [refused])
-    assert refused.best is None
-
-
 def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
     ends = [Edge(act_named(name), 0.5, reward=reward, child=leaf(0.0)) for name, reward in (("a", 0.3), ("b", 0.7))]
     inner = Node(begin(task(), "inner"), edges=ends)
@@ -129,21 +90,3 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
         note_best_returns(growth, [above, end])
     assert inner.exhausted
     assert above.best == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_refused_call_beside_a_success_does_not_hide_it(order: tuple[int, int]) -> None:
-    """The subtree is known by its success, whichever of the two was tried first."""
-    won = Edge(act_named("won"), 0.5, reward=1.0, child=leaf(0.0))
-    refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.4, invalid=True))
-    inner = Node(begin(task(), "inner"), edges=[won, refused])
-    above = Edge(act_named("above"), 1.0, child=inner)
-    growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[above])))
-    for index in order:
-        edge = inner.edges[index]
-        edge.child.exhausted = True  # type: ignore[union-attr]
-        backup(growth, [above, edge])
-        mark_exhausted(growth, [above, edge])
-        note_best_returns(growth, [above, edge])
-    assert inner.exhausted
-    assert (won.best, above.best, refused.best) == (1.0, 1.0, None)

@@ -11,11 +11,10 @@ from toy_search import begin, task
 from written_world import InOrder, Written, said, statistics
 
 from treeagent.search.baselines import Beam, BestFirst, Frontier
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.growth import Growth, backup
-from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.searcher import Growth, backup
 from treeagent.types import Action
 
 AB = InOrder("ab")
@@ -76,26 +75,6 @@ def test_a_beam_by_hand() -> None:
     assert (tree.budget.environment_steps, tree.budget.proposals, tree.budget.estimates) == (15, 5, 15)
 
 
-def test_a_wider_beam_keeps_what_a_narrow_one_loses() -> None:
-    world = Written(VALUES, ends={"cc": 1.0})
-    narrow, wide = beam(world, 2, 12, InOrder("abc")), beam(world, 3, 12, InOrder("abc"))
-    assert "cc" not in statistics(narrow)
-    assert statistics(wide)["cc"] == (1, 1.0)
-    assert said(best_path(wide, "leaf")) == "cc"
-
-
-def test_an_end_leaves_the_beam_and_the_beam_goes_on() -> None:
-    tree = beam(Written({"b": 0.1}, ends={"a": 0.9, "bb": 0.95, "ba": 0.0}), 1, 20)
-    assert statistics(tree) == {
-        "a": (1, 0.9),
-        "b": (3, 1.05),
-        "ba": (1, 0.0),
-        "bb": (1, 0.95),
-    }
-    assert tree.budget.simulations == 4  # nothing is left to expand
-    assert said(best_path(tree)) == "bb"
-
-
 def test_a_limit_cuts_a_beam_within_a_depth() -> None:
     tree = beam(Written(VALUES), 2, 5)
     assert order(tree) == ["", "a", "b"]
@@ -123,17 +102,6 @@ def test_best_first_by_hand() -> None:
     }
 
 
-def test_best_first_goes_back_to_what_it_left() -> None:
-    tree = best_first(Written({"a": 0.9, "b": 0.5, "aa": 0.3, "ab": 0.4}), 6)
-    assert order(tree) == ["", "a", "b"]
-
-
-def test_best_first_stops_when_nothing_is_left() -> None:
-    tree = best_first(Written(ends=dict.fromkeys(["a", "ba", "bb"], 0.5)), 20)
-    assert tree.budget.simulations == 4
-    assert order(tree) == ["", "b"]
-
-
 def test_without_a_value_the_likelier_path_goes_first() -> None:
     """P(b) = 3/4 at every state. So after b come bb (9/16) and bbb (27/64), then a (1/4)."""
     policy = InOrder("ab", {"a": -1.0986122886681098, "b": 0.0})
@@ -141,23 +109,6 @@ def test_without_a_value_the_likelier_path_goes_first() -> None:
     assert order(grown(search)) == ["", "b", "bb", "bbb"]
     narrow = Beam(policy, Written(), config(6, policy, 1, beam=True))
     assert order(grown(narrow)) == ["", "b", "bb"]
-
-
-def test_rewards_on_the_way_count() -> None:
-    """V is the value of what comes after. With γ = 1, 0.2 + 0.3 at b is more than 0.4 at a; with γ = 1/2, 0.35 is more
-    than 0.2."""
-    world = Written({"a": 0.4, "b": 0.3}, rewards={"b": 0.2})
-    assert order(best_first(world, 4)) == ["", "b"]
-    early = Written({"a": 1.0, "b": 0.3}, rewards={"b": 0.2})
-    assert order(best_first(early, 4)) == ["", "a"]
-    assert order(best_first(early, 4, discount=0.25)) == ["", "b"]  # 0.2 + 0.075 against 0.25
-
-
-def test_what_lies_deeper_is_discounted_more() -> None:
-    """γ = 1/2: b (0.45) goes before a (0.2), and ba after a, because it counts 0.5² of 0.5."""
-    world = Written({"a": 0.4, "b": 0.9, "ba": 0.5})
-    assert order(best_first(world, 6)) == ["", "b", "ba"]
-    assert order(best_first(world, 6, discount=0.5)) == ["", "a", "b"]
 
 
 @given(st.floats(0.1, 1), st.integers(0, 2**32))
@@ -178,9 +129,3 @@ def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, seed: 
     worth, likelihood = search.rank(path)
     assert worth == pytest.approx(path[0].value_sum)
     assert likelihood == 0.5 ** len(path)
-
-
-def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so() -> None:
-    world = Written({"a": 0.9, "b": 0.1}, refused=("a",))
-    search = BestFirst(InOrder("ab"), world, SearchConfig(limits=Limits(simulations=4), candidates=2), world)
-    assert order(grown(search)) == ["", "b"]

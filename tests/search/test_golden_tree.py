@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from toy_search import Corridor, HashValue, TablePolicy, plain, task
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "corridor_tree.json"
@@ -25,7 +24,7 @@ class Uniform(Search):
 def corridor_tree() -> Any:
     policy = TablePolicy({"left": 0.3, "right": 0.5, "jump": 0.2}, {"cell 3": {"left": 0.6, "right": 0.3, "jump": 0.1}})
     limits = Limits(simulations=16)
-    config = SearchConfig(limits=limits, candidates=4, discount=0.9, c_init=1.5)
+    config = SearchConfig(limits=limits, candidates=4, discount=0.9, options={"c_init": 1.5})
     search = Uniform(policy, Corridor(), config, HashValue())
     [tree] = asyncio.run(search.run([task("corridor")], [20240817]))
     return plain(tree)

@@ -3,30 +3,26 @@
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import AllPolicy, HashValue, Maze, RevisitingGumbel, act, after, begin, counted, grow, task
+from toy_search import AllPolicy, Maze, RevisitingGumbel, act, after, begin, counted, task
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.gumbel import (
     Halving,
     best_root_edge,
-    gumbel_noise,
     improved_policy,
     mixed_value,
     root_scores,
     transformed_values,
     visit_deficits,
 )
-from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State, Task, Transition
 
-GUMBEL = SearchConfig(method="gumbel")
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 
 
@@ -69,15 +65,6 @@ def test_the_schedule_by_hand(considered: int, simulations: int, expected: list[
     assert considered_visits(considered, simulations) == expected
 
 
-@given(st.integers(1, 40), st.integers(1, 300))
-def test_every_simulation_has_an_action_due(considered: int, simulations: int) -> None:
-    """``index`` raises if no action has as many visits as are due."""
-    visits = [0] * considered
-    for count in considered_visits(considered, simulations):
-        visits[visits.index(count)] += 1
-    assert sum(visits) == simulations
-
-
 def test_phases_have_equal_shares_of_what_was_spent() -> None:
     """Two phases for four actions. Only second and later visits cost tokens, 0.06 each. Two rounds cost 0.24; three
     rounds would cost 0.48, and four would cost 0.72. Then two actions go on, at 0.12 a round: 0.12 + 0.12 and 0.24 +
@@ -87,17 +74,6 @@ def test_phases_have_equal_shares_of_what_was_spent() -> None:
         dues.append(halving.required_visits(place, spent))
         spent += 0.06 * (place >= 4)
     assert dues == [0] * 4 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5, 5, 6, 6]
-
-
-def test_a_limit_of_steps_halves_as_one_of_simulations_does() -> None:
-    """Every simulation takes one step here."""
-    trees = [
-        grow(AllPolicy(*"abcdef"), ENDLESS, replace(gumbel(1), limits=limits), HashValue())[0]
-        for limits in (Limits(simulations=60), Limits(environment_steps=60))
-    ]
-    visits = [[edge.visits for edge in tree.root.edges] for tree in trees]
-    assert visits[0] == visits[1]
-    assert sum(visits[0]) == 60
 
 
 def test_the_mixed_value_by_hand() -> None:
@@ -181,9 +157,8 @@ def gumbel(simulations: int, considered: int = 16, leaves: int = 1) -> SearchCon
     return SearchConfig(
         limits=Limits(simulations=simulations),
         method="gumbel",
-        options={"considered": considered},
+        options={"considered": considered, "widening": 0},
         leaves=leaves,
-        widening=0,
     )
 
 
@@ -204,61 +179,3 @@ def test_only_the_most_visited_are_recommended() -> None:
         tried = [edge.visits for edge in tree.root.edges]
         assert sorted(tried) == [0, 0, 1, 1, 1]
         assert best_root_edge(tree, noise=True).visits == 1
-
-
-def test_what_is_known_to_the_end_can_be_recommended() -> None:
-    """Equal priors. Q is 0.9 for a refused call visited once, 0.8 for an end visited once, 0.5 for the most visited
-    edge, and 0.4."""
-    refused, end = Node(begin(task(), "no"), invalid=True, exhausted=True), Node(begin(task(), "end"), exhausted=True)
-    edges = [edge(0.25, 1, 0.9), edge(0.25, 1, 0.8), edge(0.25, 5, 0.5), edge(0.25, 4, 0.4)]
-    edges[0].child, edges[1].child = refused, end
-    tree = Tree(task(), 0, node(*edges))
-    assert best_root_edge(tree, noise=False) is edges[1]
-    edges[1].child = node()
-    assert best_root_edge(tree, noise=False) is edges[2]
-
-
-def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
-    """The Gumbel-top-k trick: with equal priors, four simulations try only the two actions with the highest noise."""
-    for seed in range(20):
-        tree = play([0.0] * 6, gumbel(4, considered=2), seed)
-        noise = gumbel_noise(6, seed)
-        top = sorted(range(6), key=noise.__getitem__)[-2:]
-        assert [edge.visits for edge in tree.root.edges] == [2 if place in top else 0 for place in range(6)]
-
-
-def test_the_noise_is_gumbels_and_of_the_seed_alone() -> None:
-    """Mean γ = 0.5772 and variance π²/6 = 1.6449. The first draws do not depend on the number of draws."""
-    draws = gumbel_noise(100_000, 7)
-    assert draws == gumbel_noise(100_000, 7)
-    assert draws[:3] == gumbel_noise(3, 7) != gumbel_noise(3, 8)
-    assert float(np.mean(draws)) == pytest.approx(0.5772, abs=0.02)
-    assert float(np.var(draws)) == pytest.approx(1.6449, abs=0.05)
-
-
-def test_actions_are_tried_as_if_drawn_from_the_priors() -> None:
-    """One simulation with Gumbel noise is a draw from the priors: in 2000 of them, 0.5, 0.3, 0.2 are met within 3 %."""
-    counts = [0, 0, 0]
-    for seed in range(2000):
-        scores = [g + math.log(prior) for g, prior in zip(gumbel_noise(3, seed), (0.5, 0.3, 0.2), strict=True)]
-        counts[scores.index(max(scores))] += 1
-    assert [count / 2000 for count in counts] == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
-
-
-class Trap(Maze):
-    """The first arm ends at once and pays most; the others go on."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        transition = await super().step(state, action)
-        ends = len(state.messages) == 1 and action.call == "a"
-        return replace(transition, terminated=ends, reward=float(ends))
-
-
-def test_exhausted_actions_hand_their_turns_on() -> None:
-    """The trap scores highest and is not revisited. No simulation is lost: each of the other eleven also counts as a
-    revisit of the trap."""
-    config = SearchConfig(limits=Limits(simulations=12), method="gumbel", widening=0)
-    [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue(), noise=False)
-    visits = [edge.visits for edge in tree.root.edges]
-    assert (visits[0], sum(visits[1:])) == (12, 11)
-    assert min(visits[1:]) >= 2

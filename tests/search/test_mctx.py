@@ -17,11 +17,10 @@ from test_gumbel import considered_visits
 from toy_search import Revisiting, RevisitingGumbel, task
 
 from treeagent.search import gumbel, puct
-from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.gumbel import best_root_edge, gumbel_noise, improved_policy
-from treeagent.search.limits import Limits
 from treeagent.search.puct import ValueRange
+from treeagent.search.searcher import Growth
 from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition
 
 
@@ -48,12 +47,14 @@ class World:
     async def step(self, state: State, action: Action) -> Transition:
         here, taken = place(state), int(action.text)
         after: int = self.case["next"][here][taken]
+        truncated = self.case["ends"][after] == "truncated"  # mctx adds V there; treeagent takes a limit for an end
+        rest = self.case["settings"].get("discount", 1.0) * self.case["value"][after] if truncated else 0.0
         told = (*state.messages, Message("assistant", action.text), Message("user", str(after)))
         return Transition(
             State(state.task, told),
-            self.case["reward"][here][taken],
+            self.case["reward"][here][taken] + rest,
             terminated=self.case["ends"][after] == "terminated",
-            truncated=self.case["ends"][after] == "truncated",
+            truncated=truncated,
         )
 
 
@@ -87,17 +88,15 @@ def by_treeagent(case: Case) -> Result:
 
 def _searched(case: Case) -> Result:
     settings = {name: value for name, value in case["settings"].items() if name not in CONSTANTS}
+    options = {"widening": 0}
+    if "c_init" in settings:
+        options["c_init"] = settings.pop("c_init")
     if case["method"] == "gumbel":
-        settings["options"] = {"considered": settings.pop("gumbel_considered")}
+        options["considered"] = settings.pop("gumbel_considered")
     value_range = settings.pop("value_range", None)
     noise = bool(settings.pop("gumbel_scale", 1.0))  # each case has full noise or none
     limits = Limits(simulations=case["simulations"])
-    config = SearchConfig(
-        limits=limits,
-        widening=0,
-        bootstrap=True,
-        **settings,
-    )
+    config = SearchConfig(limits=limits, options=options, **settings)
     world, kind = World(case), RevisitingGumbel if case["method"] == "gumbel" else Revisiting
 
     class Ranged(kind):  # type: ignore[misc, valid-type]

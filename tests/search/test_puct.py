@@ -8,19 +8,18 @@ from hypothesis import strategies as st
 from toy_search import AllPolicy, Corridor, act, begin, counted, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup
-from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
     candidate_edges,
     exploration_at_depth,
     exploration_rate,
-    first_play_value,
     new_action_value,
+    puct_scores,
     sampled_edges,
 )
+from treeagent.search.searcher import Growth, backup
 from treeagent.types import Action, ToolCall
 
 
@@ -36,33 +35,18 @@ def test_exploration_rate_by_hand() -> None:
 def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge | None:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here, edges, config.c_init)
+    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here, edges, config.options.get("c_init", 1.0))
 
 
 def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config).scores(growth, here, edges, config.c_init)
+    return Search(AllPolicy(), Corridor(), config).scores(growth, here, edges, config.options.get("c_init", 1.0))
 
 
 def test_deep_trees_explore_less_at_each_state() -> None:
     """64 simulations: sqrt(64) / (2 * 16) = 1/4, and 8 / 8 = 1 at depth 4. Shallower trees keep c_init."""
     assert [exploration_at_depth(2.0, 64, depth) for depth in (0, 1, 4, 16)] == [2.0, 2.0, 2.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("limits", "spent"),
-    [
-        (Limits(simulations=64), Budget(simulations=16)),
-        (Limits(generated_tokens=400), Budget(simulations=16, generated_tokens=100)),
-        (Limits(simulations=10**6, environment_steps=64), Budget(simulations=16, environment_steps=16)),
-    ],
-)
-def test_the_simulations_that_limits_allow_are_told_from_those_so_far(limits: Limits, spent: Budget) -> None:
-    """16 simulations have used a quarter of the limits, so 64 are expected in all."""
-    search = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0))
-    growth = Growth(Tree(task(), 0, node(), spent), depth=16)
-    assert search._c_init(growth) == pytest.approx(0.5)
 
 
 def test_selection_follows_the_formula() -> None:
@@ -76,10 +60,10 @@ def test_selection_follows_the_formula() -> None:
     second = Edge(act("second"), 0.6, visits=3, value_sum=1.5)
     third = Edge(act("third"), 0.2)
     edges = [first, second, third]
-    puct = SearchConfig(c_init=1.25)
+    puct = SearchConfig(options={"c_init": 1.25})
     assert scores(puct, edges, 0.0, 2.0) == pytest.approx([0.6251, 0.8127, 1.0566], abs=1e-4)
     assert selected(puct, edges, 0.0, 2.0) is third
-    assert selected(SearchConfig(c_init=0.0), edges, 0.0, 2.0) is first
+    assert selected(SearchConfig(options={"c_init": 0.0}), edges, 0.0, 2.0) is first
 
 
 def two_edges(in_flight: int) -> list[Edge]:
@@ -92,7 +76,7 @@ def test_simulations_in_flight_count_as_visits() -> None:
     """WU-UCT with c = 1. None in flight, N(s) = 9: 0.6 + 0.5 * 3 / 5 = 0.9. One, N(s) = 10: 0.6 + 0.5 * sqrt(10) / 6 =
     0.8635 against 0.5 + 0.5 * sqrt(10) / 5 = 0.8162. Three, N(s) = 12: 0.6 + 0.5 * sqrt(12) / 8 = 0.8165 against
     0.8464."""
-    config = SearchConfig(c_init=1.0)  # c(s) is 1.0005 to 1.0007, hence the tolerance
+    config = SearchConfig(options={"c_init": 1.0})  # c(s) is 1.0005 to 1.0007, hence the tolerance
     assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8], abs=3e-4)
     assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.8635, 0.8162], abs=3e-4)
     assert scores(config, two_edges(3), 0.0, 1.0) == pytest.approx([0.8165, 0.8464], abs=3e-4)
@@ -104,18 +88,13 @@ def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
     assert selected(SearchConfig(), [untried], 0.0, 1.0) is None
 
 
-def test_priors_decide_before_the_first_visit() -> None:
-    edges = [Edge(act("a"), 0.2), Edge(act("b"), 0.5), Edge(act("c"), 0.3)]
-    assert selected(SearchConfig(), edges, math.inf, -math.inf) is edges[1]
-
-
 def test_values_before_the_first_visit_by_hand() -> None:
     """W = 3 and N = 4, divided by the range of 1.5, minus 0.1. A candidate without visits gets the mean of its
     siblings, 3/4. An action not sampled yet counts V(s) as one more visit: 3/5 if V(s) = 0, and 3.6/5 if it is 0.6."""
     tried = [Edge(act("a"), 0.5, visits=3, value_sum=3.0), Edge(act("b"), 0.3, visits=1, value_sum=0.0)]
-    untried, values = Edge(act("c"), 0.2), ValueRange(0.0, 1.5)
-    assert first_play_value(node(*tried, untried), values) == pytest.approx(0.4)
-    assert first_play_value(node(untried, value=0.6), values) == pytest.approx(0.3)
+    untried, values = Edge(act("c"), 0.0), ValueRange(0.0, 1.5)
+    assert puct_scores(node(*tried, untried), [untried], values, 0.0) == [pytest.approx(0.4)]
+    assert puct_scores(node(untried, value=0.6), [untried], values, 0.0) == [pytest.approx(0.3)]
     assert new_action_value(node(*tried, untried), values) == pytest.approx(0.3)
     assert new_action_value(node(*tried, untried, value=0.6), values) == pytest.approx(0.38)
 
@@ -157,16 +136,6 @@ def test_backup_with_discount() -> None:
     assert (values.low, values.high) == (3.5, 8.0)
 
 
-@pytest.mark.parametrize(
-    ("reward", "terminated", "expected"),
-    [(4.0, True, 4.0), (None, True, 8.0), (4.0, False, 12.0), (None, False, 8.0), (0.0, True, 0.0)],
-)
-def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool, expected: float) -> None:
-    path = chain(reward, value=8.0, terminated=terminated)
-    backup(sprout(), path)
-    assert path[0].value == expected
-
-
 def merged(*actions: Action) -> list[Edge]:
     return candidate_edges(actions)
 
@@ -185,39 +154,11 @@ def test_priors_by_hand() -> None:
     assert [edge.prior for edge in merged(unlikely, other, likely, other)] == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_thoughts_that_are_never_repeated() -> None:
-    """Texts with a probability near 0; three of four make call a. P(new) = 2/4, and a and b share the rest by 3 to 1.
-    Without P(new) they share everything by 3 to 1."""
-    drawn = [act("a", -99.0, text=f"Thought: {word}\nAction: a") for word in ("one", "two", "three")]
-    drawn.append(act("b", -99.0, text="Thought: four\nAction: b"))
-    edges, new = sampled_edges(drawn)
-    assert new == pytest.approx(0.5)
-    assert [edge.prior for edge in edges] == pytest.approx([0.375, 0.125])
-    assert [edge.prior for edge in merged(*drawn)] == pytest.approx([0.75, 0.25])
-
-
 def test_repeated_samples_show_that_little_is_left() -> None:
     """The server reports 0.2 and 0.2, but nine samples brought nothing else, so at most (0 + 1) / (9 + 1) is left."""
     edges, new = sampled_edges([act("a", math.log(0.2))] * 5 + [act("b", math.log(0.2))] * 4)
     assert new == pytest.approx(0.1)
     assert [edge.prior for edge in edges] == pytest.approx([0.45, 0.45])
-
-
-def test_probabilities_that_sum_to_more_than_one() -> None:
-    edges, new = sampled_edges([act("a", math.log(0.9)), act("b", math.log(0.9))])
-    assert new == pytest.approx(0.0)
-    assert [edge.prior for edge in edges] == pytest.approx([0.5, 0.5])
-
-
-def test_malformed_candidates_are_merged_by_text() -> None:
-    one, two = act("", -1.0, text="hm", error="no call"), act("", -1.0, text="er", error="no call")
-    assert [edge.action for edge in merged(one, two, one)] == [one, two]
-
-
-def test_a_malformed_text_that_reads_like_a_call_is_not_that_call() -> None:
-    malformed = act("", -0.5, text="click[buy now]", error="no Action:")
-    good = act("click[buy now]", -1.0, text="Action: click[buy now]")
-    assert [edge.action for edge in merged(malformed, good)] == [malformed, good]
 
 
 def test_equal_tool_calls_are_one_edge() -> None:
@@ -227,35 +168,11 @@ def test_equal_tool_calls_are_one_edge() -> None:
     assert [edge.action for edge in merged(one, two, three)] == [one, three]
 
 
-def test_the_order_of_a_calls_arguments_makes_no_other_call() -> None:
-    one = Action("a", ToolCall("open", {"item": 3, "page": {"x": 1, "y": 2}}), token_ids=(1,), logprobs=(-1.0,))
-    two = Action("b", ToolCall("open", {"page": {"y": 2, "x": 1}, "item": 3}), token_ids=(2,), logprobs=(-2.0,))
-    assert [edge.action for edge in merged(one, two)] == [one]
-
-
 def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
     """Drawn 3, 2 and 1 times of 6. Two of the texts are thoughts before the same call."""
     often, also, rare = Action("x\na", "a"), Action("y\na", "a"), Action("b", "b")
     drawn = [often, often, rare, also, often, also]
     assert [edge.prior for edge in merged(*drawn)] == pytest.approx([5 / 6, 1 / 6])
-
-
-@pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])
-def test_a_log_probability_that_is_no_number_is_refused(logprob: float) -> None:
-    with pytest.raises(ValueError, match="of action 'b' is not finite"):
-        merged(act("a"), act("b", logprob))
-
-
-def test_log_probabilities_that_do_not_fit_their_tokens_are_refused() -> None:
-    for ids, logprobs in (((1, 2), (-1.0,)), ((1,), ()), ((), (-1.0,))):
-        with pytest.raises(ValueError, match=f"'b' has {len(ids)} tokens and {len(logprobs)} log-probabilities"):
-            merged(act("a"), Action("b", "b", "", ids, logprobs))
-    assert merged(Action("b", "b"))[0].prior == 1.0  # neither tokens nor log-probabilities: a scripted policy
-
-
-def test_no_candidates_are_refused() -> None:
-    with pytest.raises(ValueError, match="proposed no action"):
-        merged()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.floats(-800, 0)), min_size=1))

@@ -3,8 +3,6 @@
 import copy
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,10 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import HashValue, Maze, TablePolicy, act, begin, grow, task
+from toy_search import HashValue, Maze, TablePolicy, grow, task
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import (
     ACTION_FIELDS,
@@ -75,7 +72,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
         (
             Node,
             (*NODE_FIELDS, *WHILE_GROWING),
-            {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "paid"},
+            {"state", "context_ids", "left_out", "repeat", "edges"},
         ),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "best", "chance", "group", "own_reward"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
@@ -127,24 +124,6 @@ def test_an_unusual_tree_comes_back() -> None:
     assert again.state.messages[2].token_ids == (4, 5)
 
 
-def test_a_thought_whose_turn_goes_on_comes_back() -> None:
-    """The turn of a thought is written again, whole, once its action is chosen."""
-    toy = task()
-    asked = Message("user", "cell 2")
-    half, whole = Message("assistant", "go on", (1, 2), partial=True), Message("assistant", "go on, right", (1, 2, 3))
-    acted = Node(State(toy, (asked, whole, Message("user", "cell 3"))), context_ids=(9,))
-    thought = Node(
-        State(toy, (asked, half)), edges=[Edge(Action(", right", "right", "", (3,), (-1.0,)), 1.0, child=acted)]
-    )
-    root = Node(
-        State(toy, (asked,)), context_ids=(7,), edges=[Edge(Action("go on", "", "go on", (1, 2)), 1.0, child=thought)]
-    )
-    tree = Tree(toy, 0, root)
-    assert_same(tree, reread(tree))
-    assert reread(tree).prompt_ids([root.edges[0], thought.edges[0]]) == (7, 1, 2, 3, 9)
-    assert [row["history"] for row in to_record(tree)["nodes"]] == [0, 1, 1]
-
-
 messages = st.builds(
     Message,
     st.sampled_from(("system", "user", "assistant")),
@@ -160,48 +139,6 @@ def test_a_state_that_rewrites_what_was_said_comes_back(before: list[Message], a
     child = Node(State(task(), (*told[:kept], *after)))
     root = Node(State(task(), tuple(before)), edges=[Edge(Action("a", "a", "", (1,)), 1.0, child=child)])
     assert_same(tree := Tree(task(), 0, root), reread(tree))
-
-
-def test_a_chain_far_down_comes_back() -> None:
-    """Deeper than Python's recursion limit."""
-    root = node = Node(begin(task(), "0"))
-    for depth in range(1, 1500):
-        said = act(str(depth))
-        below = Node(State(node.state.task, (*node.state.messages, Message("assistant", said.text, said.token_ids))))
-        node.edges = [Edge(said, 1.0, child=below)]
-        node = below
-    tree = Tree(root.state.task, 0, root)
-    assert len(list(reread(tree).walk())) == 1500
-
-
-def test_the_tree_given_stays_as_it_is() -> None:
-    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(), HashValue())
-    before = json.dumps(to_record(tree))
-    again = reread(tree)
-    again.root.edges[0].visits += 1
-    assert json.dumps(to_record(tree)) == before
-
-
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_what_each_simulation_had_spent_rises_to_what_the_search_spent(leaves: int) -> None:
-    config = SearchConfig(limits=Limits(simulations=30), leaves=leaves)
-    trees = grow(TablePolicy(WORDS), Maze(), config, HashValue(), tasks=[task("a"), task("b")])
-    for tree in trees:
-        assert len(tree.spent) == len(tree.order) == tree.budget.simulations
-        for column in zip(*tree.spent, strict=True):
-            assert list(column) == sorted(column)
-        assert tree.spent[0].seconds > 0
-        budget, last = tree.budget, tree.spent[-1]
-        assert last == (budget.generated_tokens, budget.environment_steps, budget.seconds)
-        assert reread(tree).spent[3].tokens == tree.spent[3].tokens
-
-
-def test_trees_of_older_versions_lack_what_simulations_had_spent() -> None:
-    whole = record()
-    del whole["spent"]
-    assert from_record(whole).spent == []
-    with pytest.raises(UserError, match="tree record is incomplete"):
-        from_record({**record(), "spent": {"tokens": [1], "steps": [], "seconds": [0.1]}})
 
 
 def record() -> Any:
@@ -244,32 +181,6 @@ def test_a_missing_key_is_refused(where: str) -> None:
             from_record(spoilt)
 
 
-def test_a_record_without_nodes_or_with_a_foreign_key_is_refused() -> None:
-    good = record()
-    for spoilt in (
-        {**good, "nodes": []},
-        {**good, "task": {"prompt": "no id"}},
-        {**good, "task": {**good["task"], "colour": "red"}},
-        {**good, "budget": 3},
-        {**good, "nodes": [*good["nodes"][:1], {**good["nodes"][1], "edge": 99}]},
-        {**good, "nodes": [*good["nodes"][:1], {**good["nodes"][1], "messages": ["said"]}]},
-        {**good, "nodes": [{**good["nodes"][0], "context_ids": 3}]},
-        {**good, "nodes": "none"},
-    ):
-        with pytest.raises(UserError, match="tree record is incomplete"):
-            from_record(spoilt)
-
-
-def test_messages_are_stored_once() -> None:
-    """A node's row leaves out what the conversation of its parent already has."""
-    [tree] = grow(TablePolicy(WORDS), Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=30)), HashValue())
-    rows = to_record(tree)["nodes"]
-    assert len(rows) == 31
-    assert all(len(row["messages"]) == 1 for row in rows)
-    assert len(tree.order) == 30
-    assert_same(tree, reread(tree))
-
-
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
 
 
@@ -300,18 +211,4 @@ def test_the_documents_ten_lines_read_a_tree_without_treeagent(tmp_path: Path, m
     assert found["prompts"] == [list(trees[-1].prompt_ids(path)) for path, _ in walk]
     assert [[message["content"] for message in talk] for talk in found["talks"]] == [
         [message.content for message in node.state.messages] for _, node in walk
-    ]
-
-
-def test_the_documents_command_reads_a_tree(tmp_path: Path) -> None:
-    trees = grow(TablePolicy(WORDS), Maze(0.2, 0.0), SearchConfig(), HashValue(), tasks=[task("a"), task("b")])
-    (tmp_path / "RUN" / "trees").mkdir(parents=True)
-    write_shard(tmp_path / "RUN" / "trees", "collect", 0, map(to_record, trees))
-    if not (shutil.which("zstd") and shutil.which("jq")):
-        pytest.skip("zstd or jq is not installed")
-    shown = subprocess.run(["sh", "-c", code("sh")], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    rewards = [[edge.reward or 0.0 for node in tree.nodes() for edge in node.edges if edge.visits] for tree in trees]
-    assert [json.loads(line) for line in shown.splitlines()] == [
-        {"task": tree.task.id, "nodes": len(list(tree.nodes())), "best": max(paid)}
-        for tree, paid in zip(trees, rewards, strict=True)
     ]

@@ -1,21 +1,14 @@
 """Steps that lead back to a state of their own path."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_search import AllPolicy, after, begin, calls, grow, task
+from toy_search import AllPolicy, after, begin, calls, grow
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.decide import best_path
-from treeagent.search.gumbel import is_explored
-from treeagent.search.limits import Enough, Limits
-from treeagent.search.methods import make_search
-from treeagent.search.node import Node, Tree, path_return
+from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.node import Node, Tree
 from treeagent.types import Action, Estimate, State, Task, Transition, UserError
-from treeagent.views.pairs import PairConfig, compared_siblings
-from treeagent.views.values import ValueTargetConfig, state_outcome
 
 
 class Hall:
@@ -50,20 +43,10 @@ class Sure:
 POLICY = AllPolicy("left", "right", "look")
 
 
-def test_where_every_step_costs_a_circle_is_no_better_than_a_failure() -> None:
-    """A failure takes 30 steps and returns -30; the goal is seven steps away."""
-    config = SearchConfig(limits=Limits(simulations=400), widening=0, candidates=3, prune_repeats=True)
-    hall = Hall(price=1.0)
-    [tree] = asyncio.run(make_search(POLICY, hall, config, enough=Enough(-30.0, 0.0)).run([task()], [0]))
-    pruned = [path_return(path) for path, node in tree.walk() if node.repeat]
-    assert pruned and set(pruned) == {-30.0}
-    assert [edge.action.call for edge in best_path(tree)] == ["right"] * 7
-    pairs = list(compared_siblings(tree, PairConfig()))
-    assert pairs and all(chosen.action.call == "right" for _, _, chosen, _ in pairs)
-
-
 def config(*, prune: bool, simulations: int = 40) -> SearchConfig:
-    return SearchConfig(limits=Limits(simulations=simulations), candidates=3, widening=0, prune_repeats=prune)
+    return SearchConfig(
+        limits=Limits(simulations=simulations), candidates=3, options={"widening": 0}, prune_repeats=prune
+    )
 
 
 def repeats(tree: Tree) -> list[Node]:
@@ -92,22 +75,6 @@ def test_search_reaches_a_goal_that_circles_hide() -> None:
     assert (found(circles), found(straight)) == (False, True)
 
 
-@pytest.mark.parametrize("method", ["mcts", "gumbel"])
-def test_no_decision_leads_back(method: str) -> None:
-    """A step costs 0.1, so that the first step back has the greatest return of all paths."""
-    settings = replace(config(prune=True), method=method)
-    [tree] = grow(POLICY, Hall(price=0.1), settings, Sure(-0.5), noise=False)
-    left, right, _ = tree.root.edges
-    assert left.child is not None
-    assert left.child.value <= -0.5
-    assert [tree.may_prefer(edge) for edge in tree.root.edges] == [False, True, False]
-    assert is_explored(left) is False
-    for decision in ("visits", "value", "leaf"):
-        path = best_path(tree, decision)
-        assert path[0] is right
-        assert not any(node.repeat for node in tree.states(path))
-
-
 def test_an_environment_without_keys_is_refused() -> None:
     class Nameless(Hall):
         async def reset(self, task: Task) -> State:
@@ -115,10 +82,3 @@ def test_an_environment_without_keys_is_refused() -> None:
 
     with pytest.raises(UserError, match="prune_repeats"):
         grow(POLICY, Nameless(), config(prune=True), Sure())
-
-
-def test_a_repeat_is_no_target_of_v() -> None:
-    """From cell 0 the first simulation goes left, which leads back, and the second right, to V = 0.9."""
-    [tree] = grow(POLICY, Hall(), config(prune=True, simulations=2), Sure())
-    assert [(edge.visits, edge.value) for edge in tree.root.edges] == [(1, 0.0), (1, pytest.approx(0.9)), (0, 0.0)]
-    assert state_outcome(tree.root, (), ValueTargetConfig(target="lambda", lambda_=1.0)) == pytest.approx(0.9)

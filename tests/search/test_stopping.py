@@ -4,19 +4,18 @@ import asyncio
 import math
 
 import pytest
-from toy_search import TablePolicy, task
+from toy_search import task
 from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Enough, Limits
-from treeagent.search.methods import make_search
+from treeagent.search.config import Enough, Limits, SearchConfig
+from treeagent.search.searcher import make_search
 
 
 def test_the_gain_by_hand() -> None:
     """A quarter of the limits is left, and the best end is 0.2 below 1, so the possible gain is 0.05."""
 
     def too_little(least_gain: float, best: float, share: float) -> bool:
-        return Enough(0.0, 1.0, least_gain=least_gain).gains_too_little(best, share)
+        return Enough(1.0, least_gain=least_gain).gains_too_little(best, share)
 
     assert too_little(0.06, 0.8, 0.75)
     assert not too_little(0.04, 0.8, 0.75)
@@ -35,32 +34,7 @@ def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, epi
     5."""
     world = Written(ends={"aa": 0.6})
     config = SearchConfig(Limits(simulations=10), method="best_of_n")
-    enough = Enough(0.0, 1.0, likelihood_weight, least)
+    enough = Enough(1.0, likelihood_weight, least)
     search = make_search(InOrder("a"), world, config, world, enough=enough)
     [tree] = asyncio.run(search.run([task()], [0]))
     assert tree.budget.simulations == episodes
-
-
-@pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
-@pytest.mark.parametrize(
-    ("enough", "ends", "found"),
-    [
-        (None, {"a": 0.6, "b": 1.0}, ["a", "b"]),
-        (Enough(0.0, 1.0), {"a": 0.6, "b": 1.0}, ["a"]),
-        (Enough(0.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),
-        (Enough(-1.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),  # a failure returns 0, whatever the lowest return is
-        (Enough(0.6, 1.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
-        (Enough(-1.0, 0.0), {"a": -0.4, "b": 0.0}, ["a"]),  # the best return is 0, so a failure returns less
-        (Enough(-1.0, 0.0), {"a": -0.6, "b": 0.0}, ["a", "b"]),
-        (Enough(0.0, 2.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
-        (Enough(0.0, 1.0, 4.0), {"a": 0.6, "b": 1.0}, ["a", "b"]),  # 0.6 + 4 log 0.97 = 0.48
-    ],
-)
-def test_unlikely_calls_are_tried_only_where_no_end_is_good(
-    method: str, enough: Enough | None, ends: dict[str, float], found: list[str]
-) -> None:
-    world = Written(ends=ends)
-    config = SearchConfig(Limits(simulations=200), method=method)
-    search = make_search(TablePolicy({"a": 0.97, "b": 0.03}), world, config, world, enough=enough)
-    [tree] = asyncio.run(search.run([task()], [2]))
-    assert [edge.action.text for edge in tree.root.edges] == found

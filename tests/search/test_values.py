@@ -1,7 +1,6 @@
 """Leaf values by rollouts and as mixtures, by hand and in a search, and the effect of a critic on a search."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,18 +18,13 @@ from toy_search import (
     after,
     begin,
     calls,
-    grow,
     task,
 )
 
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
 from treeagent.search.values import MixedValue, RolloutValue
-from treeagent.types import Action, Estimate, Message, Policy, Proposal, State, Transition, UserError, Value
+from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
-STEPS = {"left": 0.4, "right": 0.6}
 CELL = begin(task(), "cell 2")
 
 
@@ -67,23 +61,6 @@ class Toll:
 
 
 @dataclass(frozen=True)
-class Withheld(Toll):
-    """A toll that the search does not see."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return replace(await Toll.step(self, state, action), reward=None)
-
-
-@pytest.mark.parametrize(("dynamics", "paid"), [(Toll(), 0.25), (Withheld(), 0.0)])
-def test_a_state_knows_what_was_paid_on_the_way(dynamics: Toll, paid: float) -> None:
-    config = SearchConfig(limits=Limits(simulations=9), bootstrap=True)  # the limit is not the task's
-    for at_the_end, search in ((0.0, replace(config, bootstrap=False)), (3 * paid, config)):
-        [tree] = grow(TablePolicy({"a": 0.6, "b": 0.4}), dynamics, search, Dear())
-        assert {node.state.paid for path, node in tree.walk() if len(path) == 3} == {at_the_end}
-        assert all(node.state.paid == len(path) * paid for path, node in tree.walk() if len(path) < 3)
-
-
-@dataclass(frozen=True)
 class Dear:
     """V = 0.5, at a cost of four environment steps and five tokens."""
 
@@ -93,40 +70,15 @@ class Dear:
 
 @pytest.mark.parametrize(("limit", "max_steps", "steps"), [(3, 9, 3), (9, 2, 2)])
 def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps: int, steps: int) -> None:
-    """Σ_t γ^t 0.25 + γ^T 0.5, both at the rollout's own limit and at a limit of the environment that is not the task's.
-    Process rewards are left out."""
-    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5, bootstrap=True)
+    """Σ_t γ^t 0.25 + γ^T 0.5 at the rollout's own limit; a limit of the environment is an end."""
+    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5)
     paid = {2: 0.375, 3: 0.4375}[steps]
     assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
+    if steps == limit:
+        assert estimate(replace(toll, value=Dear()), CELL) == estimate(toll, CELL)
+        return
     [closed] = estimate(replace(toll, value=Dear()), CELL)
     assert closed == Estimate(paid + 0.5**steps * 0.5, (1,), 3 * steps + 4, steps + 5)
-
-
-class Thinking:
-    """Proposes a thought where a turn begins, and "right" after a thought."""
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [Proposal((1,), (act("right"),) if state.messages[-1].partial else (THOUGHT,)) for state in states]
-
-
-THOUGHT = Action("hm", "", "hm", (5,), (-1.0,))
-
-
-class ThoughtCorridor(Corridor):
-    """A corridor in which a thought is a step of its own, at no cost."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        if action.call:
-            return await super().step(replace(state, messages=state.messages[:-1]), action)
-        said = Message("assistant", action.text, action.token_ids, partial=True)
-        return Transition(replace(state, messages=(*state.messages, said)), cost=0)
-
-
-@pytest.mark.parametrize(("max_steps", "reward"), [(2, 1.0), (1, 0.0)])
-def test_a_thought_of_its_own_takes_no_step_of_a_rollout(max_steps: int, reward: float) -> None:
-    """Two steps to the right pay 1 at the second, and each step is two actions of a token each."""
-    walk = RolloutValue(Thinking(), ThoughtCorridor(), max_steps=max_steps)
-    assert estimate(walk, CELL) == [Estimate(reward, (1,), max_steps, 2 * max_steps)]
 
 
 @given(st.builds(Maze, end_share=st.floats(0, 0.6)), st.permutations(range(5)))
@@ -160,72 +112,6 @@ def test_all_rollouts_advance_together() -> None:
 
 
 @dataclass(frozen=True)
-class Breaks:
-    """Pays 0.25 per step. In task 1 alone, the third step raises, hangs or pays NaN."""
-
-    how: str
-
-    async def reset(self, task: object) -> State:
-        return CELL
-
-    async def step(self, state: State, action: Action) -> Transition:
-        reward = 0.25
-        if len(calls(state)) == 2 and state.task.id == "task 1":
-            if self.how == "fails":
-                raise RuntimeError("the server is gone")
-            if self.how == "hangs":
-                await asyncio.sleep(60)
-            if self.how == "is silent":
-                return Transition(after(state, action, "?"), reward=None, truncated=True, error="hm")
-            reward = math.nan
-        return Transition(after(state, action, "on"), reward=reward, truncated=len(calls(state)) == 3)
-
-
-@pytest.mark.parametrize(
-    ("how", "error", "steps"),
-    [
-        ("fails", "RuntimeError: the server is gone", 2),
-        ("hangs", "TimeoutError", 2),
-        ("nan", "the environment gave the reward nan", 3),
-    ],
-)
-def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str, steps: int) -> None:
-    """The rollout keeps the rewards until then and, if there is a value function, adds its value of the state
-    reached."""
-    value = RolloutValue(AllPolicy("go"), Breaks(how), max_steps=9, step_seconds=0.2)
-    sound, broken, too = estimate(value, *states(3))
-    assert sound == too == Estimate(1.0, (1,), 4, 4)
-    assert broken == Estimate(0.5, (1,), steps, 3, error)
-    [closed] = estimate(replace(value, value=ConstantValue(0.25)), states(2)[1])
-    assert (closed.value, closed.error) == (0.75, error)
-
-
-def test_a_step_that_nobody_can_tell_stops_its_rollout_where_it_stands() -> None:
-    value = RolloutValue(AllPolicy("go"), Breaks("is silent"), max_steps=9)
-    sound, stopped = estimate(value, *states(2))
-    assert sound == Estimate(1.0, (1,), 4, 4)
-    assert stopped == Estimate(0.5, (1,), 3, 3)
-    [closed] = estimate(replace(value, value=ConstantValue(0.25)), states(2)[1])
-    assert (closed.value, closed.error) == (0.75, "")
-
-
-def test_a_rollout_without_rewards_needs_a_value() -> None:
-    maze = Maze(end_share=0.6, withheld=True)
-    blind = RolloutValue(AllPolicy("a"), maze, max_steps=9, discount=0.5)
-    with pytest.raises(UserError, match="rewards are withheld: give RolloutValue a value"):
-        estimate(blind, *states(1))
-    for state in states(8):
-        [told] = estimate(replace(blind, value=HashValue()), state)
-        steps = told.environment_steps
-        reached, over = state, False
-        for _ in range(steps):
-            transition = asyncio.run(maze.step(reached, act("a")))
-            reached, over = transition.state, transition.terminated or transition.truncated
-        # At an end V takes the place of the withheld reward, and is discounted like it.
-        assert told.value == pytest.approx(0.5 ** (steps - over) * HashValue.of(reached))
-
-
-@dataclass(frozen=True)
 class Forgetful:
     """A policy that cannot read a conversation with ``steps`` actions."""
 
@@ -238,65 +124,6 @@ class Forgetful:
         ]
 
 
-def test_a_state_that_cannot_be_read_is_told_and_one_on_the_way_is_a_limit() -> None:
-    value = RolloutValue(Forgetful(2), Toll(9), max_steps=9)
-    assert estimate(value, CELL) == [Estimate(0.5, (3,), 6, 2)]
-    long = after(after(CELL, act("go"), "on"), act("go"), "on")
-    assert estimate(value, long) == [Estimate(0.0, (3,), error="too long")]
-
-
-class Silent:
-    """A value whose requests fail."""
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        return [Estimate(0.0, error="down", failed=True) for _ in states]
-
-
-@dataclass(frozen=True)
-class Stumbling:
-    """A policy whose request fails after ``steps`` actions, or for further candidates at the first state."""
-
-    steps: int
-    asked: list[int] = field(default_factory=list[int])
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        self.asked.append(len(calls(states[0])))
-        fails = self.asked[-1] >= self.steps or self.asked.count(0) > 1
-        return [Proposal((3,), error="down", failed=True) if fails else Proposal((3,), (act("go"),) * count)]
-
-
-def test_an_estimate_that_wants_a_failed_request_has_failed() -> None:
-    [mixed] = estimate(MixedValue([ConstantValue(1.0), Silent()], [0.5, 0.5]), CELL)
-    assert (mixed.failed, mixed.error) == (True, "down")
-    for policy, value in ((AllPolicy("go"), Silent()), (Stumbling(2), ConstantValue(1.0)), (Stumbling(0), None)):
-        [stopped] = estimate(RolloutValue(policy, Toll(9), max_steps=4, value=value), CELL)
-        assert (stopped.failed, stopped.error) == (True, "down")
-    [ended] = estimate(RolloutValue(AllPolicy("go"), Toll(3), max_steps=9, value=Silent()), CELL)
-    assert ended == Estimate(0.75, (1,), 9, 3)  # it needs no V(s)
-
-
-class RootAlone(Silent):
-    """A value whose requests fail below the root."""
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        failed = await super().estimate(states)
-        return [each if calls(state) else Estimate(0.5) for state, each in zip(states, failed, strict=True)]
-
-
-def test_a_node_without_a_value_is_a_dead_end_unless_its_return_is_known() -> None:
-    """Each step of ``Toll`` pays 0.25, and the third ends the episode. ``Withheld`` pays it in secret."""
-    config = SearchConfig(Limits(simulations=4), candidates=1)
-    [paid] = asyncio.run(Search(AllPolicy("go"), Toll(1), config, RootAlone()).run([task()], [0]))
-    [edge] = paid.root.edges
-    assert edge.child is not None and edge.child.final and (edge.value, edge.child.unknown) == (0.25, False)
-    [secret] = asyncio.run(Search(AllPolicy("go"), Withheld(1), config, RootAlone()).run([task()], [0]))
-    [edge] = secret.root.edges
-    assert edge.child is not None and edge.child.unknown and not edge.child.final
-    assert (edge.visits, secret.budget.simulations, secret.error) == (0, 1, "")
-    [empty] = asyncio.run(Search(AllPolicy("go"), Toll(), config, Silent()).run([task()], [0]))
-    assert (empty.error, empty.root.edges, empty.root.unknown) == ("down", [], True)
-
-
 def test_a_mixed_value_by_hand() -> None:
     """1/4 of 1 and 3/4 of 0.5, with the first context that exists, the sum of the costs, and the first error."""
     blind, dear = ConstantValue(1.0), Dear()
@@ -306,36 +133,3 @@ def test_a_mixed_value_by_hand() -> None:
     assert estimate(MixedValue([walk, dear], [0.0, 1.0]), CELL) == [Estimate(0.5, (1,), 6, 7)]
     unread = RolloutValue(Forgetful(0), Toll(), max_steps=6)
     assert estimate(MixedValue([dear, unread], [0.5, 0.5]), CELL) == [Estimate(0.25, (8, 9), 4, 5, "too long")]
-
-
-@dataclass
-class Ledger:
-    """Records the estimates of a value function."""
-
-    value: Value
-    told: list[Estimate] = field(default_factory=list[Estimate])
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        told = await self.value.estimate(states)
-        self.told += told
-        return told
-
-
-def test_a_tree_pays_for_its_rollouts() -> None:
-    ledger = Ledger(RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6))
-    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12), widening=0), ledger)
-    own = sum(1 for _ in tree.nodes()) - 1
-    played = sum(each.environment_steps for each in ledger.told)
-    assert tree.budget.environment_steps == own + played
-    assert played > own
-    drawn = 2 * 4 * tree.budget.proposals
-    assert tree.budget.generated_tokens == drawn + sum(each.generated_tokens for each in ledger.told)
-
-
-@pytest.mark.parametrize("value", [None, HashValue()])
-def test_an_ended_state_is_not_played_on(value: Value | None) -> None:
-    """Only its context is read, and ``value`` estimates it."""
-    policy = TablePolicy(WORDS)
-    ended = replace(states(1)[0], ended=True)
-    judged = 0.0 if value is None else HashValue.of(ended)
-    assert estimate(RolloutValue(policy, Maze(), max_steps=9, value=value), ended) == [Estimate(judged, (1, 7))]

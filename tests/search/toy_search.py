@@ -11,9 +11,9 @@ from typing import Any
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.mcts import GumbelSearch, Search
-from treeagent.search.methods import make_search
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import to_record
+from treeagent.search.searcher import make_search
 from treeagent.types import (
     Action,
     Dynamics,

@@ -21,8 +21,7 @@ from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.outcomes import load_batch, save_batch
 from treeagent.pipeline.trees import write_trees
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.record import Record, from_record
 from treeagent.store import read_as

@@ -12,8 +12,7 @@ TASK = Task("hand-1", "do it")
 
 def node(context: tuple[int, ...], *edges: Edge, value: float = 0.0, end: str = "") -> Node:
     state = State(TASK, (Message("user", str(context)),))
-    cut = end == "truncated"  # cut off by a limit that is not the task's own, so V(s) stands for what would follow
-    return Node(state, value, context, terminated=end == "terminated", truncated=cut, bootstrap=cut, edges=list(edges))
+    return Node(state, value, context, terminated=end == "terminated", edges=list(edges))
 
 
 def edge(
@@ -25,14 +24,14 @@ def edge(
 
 
 def hand_tree() -> Tree:
-    """A leads to a win (A1) and to an open state (A2), B to a limit, C to a loss; D was not tried.
+    """A leads to a win (A1) and to an open state (A2), B to another one, C to a loss; D was not tried.
 
     Q: A 3/4, B 1/4, C 0; A1 1, A2 1/2; B1 1/2.
     """
     won = edge("A1", (30,), 1, 1.0, node((40,), end="terminated"), 1.0)
     open_ = edge("A2", (31, 32), 2, 1.0, node((41,), value=0.5))
     a = edge("A", (10, 11), 4, 3.0, node((20, 21), won, open_, value=1.0))
-    limit = edge("B1", (33,), 1, 0.5, node((42,), value=0.5, end="truncated"))
+    limit = edge("B1", (33,), 1, 0.5, node((42,), value=0.5))
     b = edge("B", (12,), 2, 0.5, node((22,), limit))
     c = edge("C", (13,), 1, 0.0, node((23,), end="terminated"))
     return Tree(TASK, 0, node((1, 2), a, b, c, edge("D", (14,), 0, 0.0, None), value=0.5), Budget(estimates=1))
@@ -47,7 +46,7 @@ def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
         return tuple(itertools.islice(fresh, shuffler.randint(fewest, 3)))
 
     def below(depth: int) -> Node:
-        end = shuffler.choice(["", "", "terminated", "truncated"]) if depth else ""
+        end = shuffler.choice(["", "", "terminated", ""]) if depth else ""
         made = node(ids(1), value=shuffler.randint(0, 10) / 10, end=end)
         if not end and depth < 3:
             made.edges = list(siblings(depth))

@@ -194,32 +194,12 @@ def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: flo
 
 def test_thoughts_are_not_discounted() -> None:
     """The thought and the action after it are one step, so γ = 1/2 applies once."""
-    action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
+    action = edge("act", (3,), 1, 1.0, node((4,), value=1.0))
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
     tree = Tree(TASK, 0, node((1,), thought), discount=0.5)
     scored = by_name(tree, AdvantageConfig("gae", {"lambda_": 1.0}))
     assert scored == pytest.approx({"think": 0.5, "act": 0.25})
-
-
-@pytest.mark.parametrize("kind", COMPARING)
-def test_a_single_trajectory_has_no_advantage(kind: Kind) -> None:
-    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), end_of("b", 1.0)))))
-    assert advantages([tree], of(kind)) == {}
-    assert advantages([Tree(TASK, 0, node((1,)))], of(kind)) == {}
-    assert advantages([], of(kind)) == {}
-
-
-@pytest.mark.parametrize("kind", COMPARING)
-def test_siblings_of_equal_value_get_no_advantage(kind: Kind) -> None:
-    """Also if (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary."""
-    assert (0.1 + 0.1 + 0.1) / 3 != 0.1
-    tree = ends(("a", 0.1), ("b", 0.1), ("c", 0.1))
-    scales: tuple[Scale, ...] = ("std", "none")
-    for scale in scales:
-        scored = advantages([tree], of(kind, scale))
-        assert scored == {}
-        assert list(advantage_rows(tree, scored)) == []
 
 
 @given(trees, st.integers(1, 3))
@@ -268,27 +248,6 @@ def test_the_order_of_siblings_changes_nothing(group: list[Tree], shuffler: rand
     after = advantages(group[::-1], of(kind))
     for each in before.keys() | after.keys():
         assert after.get(each, 0.0) == pytest.approx(before.get(each, 0.0), abs=1e-8)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tree_that_broke_off_is_data_up_to_there(kind: Kind) -> None:
-    """A chain whose step failed was never backed up, so its first steps are not a trajectory."""
-    whole, broken = ends(("X", 1.0), ("Y", 0.0)), ends(("X", 1.0), ("Y", 0.0))
-    failed = edge("unknown", (71,), 0, 0.0, None)
-    broken.root.edges.append(edge("begun", (70,), 0, 0.0, node((61,), failed)))
-    broken.error = "the step failed"
-    assert by_name(broken, of(kind)) == by_name(whole, of(kind))
-    assert "X" in by_name(broken, of(kind))
-
-
-@pytest.mark.parametrize("kind", ["grpo", "gigpo", "rloo", "tree_grpo", "treerl"])
-def test_an_end_whose_reward_is_withheld_counts_as_estimated(kind: Kind) -> None:
-    told = ends(("X", 0.9), ("Y", 0.1))
-    withheld = ends(("X", 0.9), ("Y", 0.1))
-    for each, estimate in zip(withheld.root.edges, (0.9, 0.1), strict=True):
-        assert each.child is not None
-        each.reward, each.child.value = None, estimate
-    assert by_name(withheld, of(kind)) == by_name(told, of(kind))
 
 
 def test_advantage_rows_by_hand() -> None:

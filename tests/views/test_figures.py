@@ -1,11 +1,9 @@
 """Figures of a policy's trees, and the alarms raised by their course, by hand."""
 
-from dataclasses import replace
-
 import pytest
 from hand_trees import edge, hand_tree, node
 
-from treeagent.pipeline.alarms import alarms, training_alarms, value_alarms
+from treeagent.pipeline.alarms import alarms, training_alarms
 from treeagent.search.node import Tree
 from treeagent.types import Task
 from treeagent.views.figures import repetition, return_spread, tree_figures
@@ -38,34 +36,12 @@ def test_figures_of_one_tree() -> None:
     )
 
 
-def test_figures_of_nothing_are_none() -> None:
-    assert tree_figures([]) == {}
-
-
 def test_a_tree_that_finished_nothing_counts_as_no_success_and_no_spread() -> None:
     bare = Tree(Task("bare", "x"), 0, node((1,)), error="crashed")
     figures = tree_figures([hand_tree(), bare])
     assert figures["success"] == 0.5 and figures["failed"] == 0.5
     assert figures["reward"] == 0.5  # a mean over paths; the bare tree has none
     assert return_spread(bare) == 0.0
-
-
-def test_refused_steps_are_counted() -> None:
-    tree = hand_tree()
-    assert tree.root.edges[1].child is not None
-    tree.root.edges[1].child.invalid = True
-    assert tree_figures([tree])["invalid"] == pytest.approx(1 / 6)  # of six executed steps
-
-
-def test_a_thought_is_no_step_of_its_own() -> None:
-    """A thought, then a call that ends the task or one that is refused: one step, and half of the steps are refused."""
-    refused = edge("jump", (4,), 1, 0.0, node((5,)))
-    assert refused.child is not None
-    refused.child.invalid = True
-    thought = edge("so", (2,), 2, 1.0, node((), edge("go", (3,), 1, 1.0, node((6,), end="terminated"), 1.0), refused))
-    thought.action = replace(thought.action, call="")
-    figures = tree_figures([Tree(Task("split", "x"), 0, node((1,), thought))])
-    assert (figures["steps"], figures["invalid"]) == (1.0, 0.5)
 
 
 def test_repetition_is_of_three_tokens_said_before_on_the_path() -> None:
@@ -114,13 +90,6 @@ def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) ->
     assert alarms([GOOD, GOOD | last]) == []  # there was no validation
 
 
-def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
-    worse = GOOD | {"invalid": 0.5}
-    assert alarms([GOOD, {"validation": 0.5}]) == alarms([{}, worse]) == []
-    [sentence] = alarms([{}, GOOD, {"validation": 0.5}, worse])
-    assert sentence.startswith("format: the share of malformed or refused steps went from 0.05 to 0.50")
-
-
 @pytest.mark.parametrize(
     ("reward", "success", "warned"),
     [
@@ -132,13 +101,6 @@ def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
 )
 def test_a_narrow_policy_is_an_echo_where_return_or_success_suffer(reward: float, success: float, warned: bool) -> None:
     narrow = GOOD | {"entropy": 0.5, "reward_std": 0.1, "reward": reward, "success": success}
-    assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
-
-
-@pytest.mark.parametrize(("reward", "warned"), [(0.5, True), (0.6, False)])
-def test_returns_that_narrow_and_fall_are_an_echo_though_entropy_stays(reward: float, warned: bool) -> None:
-    """This happens if the tasks of each round are new to the policy."""
-    narrow = GOOD | {"reward_std": 0.1, "reward": reward}
     assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
 
 
@@ -158,23 +120,6 @@ def test_a_gradient_jumps_above_what_was_before(norms: list[float], warned: bool
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "last", "warned"),
-    [
-        ("repetition", 0.1, 0.3, False),
-        ("repetition", 0.1, 0.31, True),  # at least 0.3
-        ("repetition", 0.2, 0.41, True),  # twice as much
-        ("repetition", 0.6, 0.79, False),
-        ("repetition", 0.6, 0.81, True),  # half of the remaining 0.4 is gone
-        ("invalid", 0.0, 0.2, False),
-        ("invalid", 0.0, 0.21, True),
-        ("invalid", 0.5, 0.76, True),
-    ],
-)
-def test_a_share_that_is_large_at_first_can_still_warn(name: str, first: float, last: float, warned: bool) -> None:
-    assert bool(alarms([GOOD | {name: first}, GOOD | {name: last}])) == warned
-
-
-@pytest.mark.parametrize(
     ("validations", "warned"),
     [
         ([], False),
@@ -188,14 +133,6 @@ def test_a_share_that_is_large_at_first_can_still_warn(name: str, first: float, 
 def test_an_update_that_loses_half_of_its_success_collapses(validations: list[float], warned: bool) -> None:
     rows = [{"step": float(step), "validation": score} for step, score in enumerate(validations)]
     assert [sentence.split(":")[0] for sentence in training_alarms(rows)] == ["collapse"] * warned
-
-
-@pytest.mark.parametrize(
-    ("explained", "warned"),
-    [([1.0], False), ([0.01], False), ([0.009], True), ([0.0, 0.5], False), ([0.0, -0.3], True)],
-)
-def test_a_value_head_that_explains_nothing_is_warned_of(explained: list[float], warned: bool) -> None:
-    assert [sentence.split(":")[0] for sentence in value_alarms(explained)] == ["value head"] * warned
 
 
 def test_signs_of_one_update() -> None:

@@ -1,5 +1,4 @@
 import random
-import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from typing import Literal
@@ -49,18 +48,6 @@ def test_a_margin_of_exactly_the_least_forms_a_pair(rule: Literal["best_vs_worst
         assert names(tree, PairConfig(rule=rule, min_margin=0.2)) == ["A>B"]
 
 
-def test_luck_prefers_no_path_to_the_same_calls() -> None:
-    """The same call is answered in two ways, and one of them pays. The third episode makes another call."""
-    won, lost = (
-        edge("go", (token,), 1, reward, node((token + 10,), end="terminated"), reward)
-        for token, reward in ((10, 1.0), (11, 0.0))
-    )
-    tree = Tree(TASK, 0, node((0,), won, lost))
-    assert names(tree, TRAJECTORY) == []
-    tree.root.edges.append(edge("stay", (12,), 1, 0.5, node((22,), end="terminated"), 0.5))
-    assert names(tree, TRAJECTORY) == ["go>stay"]
-
-
 def test_two_ways_to_make_one_call_form_no_pair() -> None:
     """Chains keep them as separate edges: A and B differ in their thoughts only."""
     tree = hand_tree()
@@ -68,28 +55,6 @@ def test_two_ways_to_make_one_call_form_no_pair() -> None:
     assert names(tree, ALL) == ["A1>A2"]
     tree.root.edges[1].action = replace(tree.root.edges[1].action, call="stay")
     assert names(tree, ALL) == ["A>B", "A1>A2"]
-
-
-def test_the_pairs_of_many_chains_are_not_listed() -> None:
-    """There are 45,000 pairs. The widest are those of the first and last edges."""
-    tree, count = hand_tree(), 300
-    [tried, *_] = tree.root.edges
-    tree.root.edges = [
-        replace(
-            tried,
-            action=replace(tried.action, text=str(place), call=str(place)),
-            child=None,
-            visits=1,
-            value_sum=place / count,
-        )
-        for place in range(count)
-    ]
-    tracemalloc.start()
-    found = names(tree, ALL)
-    _, most_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert found == ["299>0", "299>1", "298>0", "299>2"]
-    assert most_bytes < 2**20
 
 
 def test_a_pair_carries_its_prompt_and_both_actions() -> None:
@@ -141,11 +106,6 @@ def test_a_refused_call_on_the_better_path_carries_no_loss() -> None:
     assert (pair.chosen.token_ids, pair.chosen.mask) == ((2, 3, 4), (False, False, True))
     assert (pair.rejected.token_ids, pair.rejected.mask) == ((6, 7, 8), (True, False, True))
     assert pair.chosen.logprob == pytest.approx(-0.04)
-
-
-def test_several_trees_give_the_pairs_of_each() -> None:
-    one, two = hand_tree(), hand_tree()
-    assert list(preference_pairs([one, two], ALL)) == [*preference_pairs(one, ALL), *preference_pairs(two, ALL)]
 
 
 @given(trees, st.sampled_from([0.05, 0.2, 0.5]))
@@ -211,33 +171,6 @@ def test_transcripts_hold_no_log_probabilities_and_make_no_pair() -> None:
         list(preference_pairs([good, bad], TRAJECTORY))
 
 
-def test_of_equal_trajectories_the_shorter_makes_the_pair() -> None:
-    slow, quick = [], []
-    for place, pay in enumerate((1.0, 0.0)):
-        end = edge("then", (20 + place,), 1, pay, node((5,), end="terminated"), pay)
-        slow.append(edge(f"slow {pay}", (10 + place,), 1, pay, node((3,), end)))
-        quick.append(edge(f"quick {pay}", (30 + place,), 1, pay, node((7,), end="terminated"), pay))
-    for order in ([*slow, *quick], [*quick, *slow]):
-        [pair] = preference_pairs(Tree(Task("hand-1", "do it"), 0, node((1,), *order)), TRAJECTORY)
-        assert (pair.chosen.text, pair.rejected.text) == ("quick 1.0", "quick 0.0")
-
-
-def test_a_path_with_an_unknown_end_makes_no_trajectory_pair() -> None:
-    won = edge("won", (10,), 1, 1.0, node((5,), end="terminated"), 1.0)
-    unknown = edge("?", (20,), 0, 0.0, node((6,), end="truncated"))
-    assert unknown.child is not None
-    tree = Tree(Task("hand-1", "do it"), 0, node((1,), won, unknown))
-    assert names(tree, TRAJECTORY) == ["won>?"]
-    unknown.child.unknown = True
-    assert names(tree, TRAJECTORY) == []
-
-
-def test_equal_trajectories_that_paid_differently_make_no_pair() -> None:
-    lucky, unlucky = (edge("a", (2,), 1, pay, node((3,), end="terminated"), pay) for pay in (1.0, 0.0))
-    tree = Tree(Task("hand-1", "do it"), 0, node((1,), lucky, unlucky))
-    assert list(preference_pairs(tree, TRAJECTORY)) == []
-
-
 @given(randoms.map(random_group))
 def test_trajectory_pairs_hold_the_extreme_ends_and_train_no_observation(group: list[Tree]) -> None:
     ended = [path_return(path) for tree in group for path, here in tree.walk() if path and here.ended]
@@ -254,18 +187,6 @@ def test_trajectory_pairs_hold_the_extreme_ends_and_train_no_observation(group: 
             assert [token for token, kept in zip(side.token_ids, side.mask, strict=True) if kept] == said
             assert side.mask[-1]
             assert side.logprob == pytest.approx(-sum(said) / 100)
-
-
-def test_thought_and_action_of_one_turn_are_joined_without_a_line_break() -> None:
-    """A thought, the action after it, and a turn after that."""
-    last = edge("next", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
-    half = edge("Action: go", (6,), 1, 1.0, node((7,), last))
-    thought = edge("Thought: hm\n", (4,), 1, 1.0, node((), half))
-    thought.action = replace(thought.action, call="")
-    tree = Tree(Task("hand-1", "do it"), 0, node((1,), thought, edge("no", (2,), 1, 0.0, node((3,), end="truncated"))))
-    [pair] = preference_pairs(tree, TRAJECTORY)
-    assert pair.chosen.text == "Thought: hm\nAction: go\nnext"
-    assert pair.chosen.token_ids == (4, 6, 7, 8)
 
 
 def test_the_random_trees_have_pairs() -> None:

@@ -9,11 +9,9 @@ from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.node import Node, Tree
 from treeagent.views.policy import PolicyRow, PolicyTargetConfig, policy_rows
 
-SEARCH = SearchConfig()
 VISITS = PolicyTargetConfig(kind="visits")
 IMPROVED = PolicyTargetConfig(kind="improved")
 
@@ -60,16 +58,6 @@ def test_malformed_and_refused_calls_are_not_learned(config: PolicyTargetConfig)
     assert after[2:] == pytest.approx([share / sum(before[2:]) for share in before[2:]])
 
 
-def test_states_with_nothing_to_teach_are_left_out() -> None:
-    assert rows(hand_tree(), replace(VISITS, min_return=1.5)) == []
-    lost = rows(hand_tree(), replace(VISITS, min_return=0.0))  # C's loss counts, too; only the root leads to it
-    assert [row.prompt_ids for row in lost] == [(1, 2), (1, 2, 10, 11, 20, 21)]
-    tree = hand_tree()
-    for each in tree.root.edges:
-        each.action = replace(each.action, error="no call")
-    assert [row.prompt_ids for row in rows(tree)] == [(1, 2, 10, 11, 20, 21)]
-
-
 def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
     """The root is real, so the imagined state after A was not replayed."""
     tree = hand_tree()
@@ -108,12 +96,3 @@ def test_targets_are_distributions_at_every_state_from_which_a_success_was_found
         assert all(0 <= target <= 1 for target in targets(row))
         assert [each.token_ids for each in row.candidates] == [each.action.token_ids for each in here.edges]
     assert len({each.action.token_ids for each in edges(tree)}) == len(edges(tree))
-
-
-def test_a_state_without_a_visit_has_no_target() -> None:
-    """Lookahead examines a second success without visiting it."""
-    second = edge("win", (4,), 0, 0.0, node((5,), end="terminated"), 1.0)
-    examined = edge("a", (2,), 0, 0.0, node((3,), second), 0.0)
-    best = edge("b", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
-    [row] = rows(Tree(TASK, 0, node((1,), examined, best)))
-    assert targets(row) == [0.0, 1.0]

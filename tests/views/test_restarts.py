@@ -14,7 +14,6 @@ from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.policy import PolicyTargetConfig, policy_rows
@@ -111,18 +110,6 @@ def test_pairs_of_whole_paths_want_one_prompt() -> None:
     assert (pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids) == ((1, 2), (10, 11, 20, 30), (13,))
 
 
-def test_an_end_with_a_restarted_prompt_is_valued_behind_that_prompt() -> None:
-    end = node((70, 71), end="terminated")
-    end.left_out = (1,)
-    tree = Tree(TASK, 0, node((1,), edge("A", (10,), 1, 1.0, end, 1.0)))
-    rows = [(row.token_ids, spelt(row.mask), row.value_positions) for row in imitation_rows(tree, ImitationConfig())]
-    assert rows == [((1, 10), "-+", (0,)), ((70, 71), "--", (1,))]
-
-
-def test_restarts_are_counted() -> None:
-    assert tree_figures([restarted_tree()])["restarts"] == pytest.approx(1 / 6)  # one of six states
-
-
 def test_a_record_names_what_is_left_out_where_something_is() -> None:
     tree = restarted_tree()
     record = json.loads(json.dumps(to_record(tree)))
@@ -178,18 +165,6 @@ def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind
     for state in policy_rows(tree, PolicyTargetConfig()):
         for each in state.candidates:
             assert state.prompt_ids + each.token_ids == whole[each.token_ids[-1]]
-
-
-@given(trees)
-def test_every_state_is_valued_behind_its_own_prompt(tree: Tree) -> None:
-    states = {tree.prompt_ids(path) for path, _ in tree.walk()}
-    known = 0
-    for row in value_rows(tree, ValueTargetConfig()):
-        for place in row.value_positions:
-            assert row.token_ids[: place + 1] in states
-            known += 1
-    told = [row for row in value_rows(tree, ValueTargetConfig()) if row.value_positions]
-    assert known == len({row.token_ids[: place + 1] for row in told for place in row.value_positions})
 
 
 @given(trees)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_siblings
+from hand_trees import TASK, edge, node
 
 from treeagent.search.node import Tree
 from treeagent.views.signal import (
@@ -75,11 +75,6 @@ def test_what_was_only_imagined_counts_on_neither_side() -> None:
     assert value_signal([tree]) == []
 
 
-def test_trees_without_a_finished_path_have_no_signal() -> None:
-    assert value_signal([]) == []
-    assert value_signal([Tree(TASK, 0, node((1,), edge("A", (2,), 1, 0.5, node((3,), value=0.5))))]) == []
-
-
 @pytest.mark.parametrize(
     ("good", "bad", "area", "apart"),
     [
@@ -105,17 +100,3 @@ def test_the_area_by_ranks_is_the_share_of_pairs() -> None:
         pairs = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
         assert auc(good, bad) == pytest.approx(sum(pairs) / len(pairs))
         assert auc(bad, good) == pytest.approx(1 - sum(pairs) / len(pairs))
-
-
-def test_the_order_of_siblings_and_of_trees_changes_nothing() -> None:
-    luck = random.Random(1)
-    trees = [hand_tree(), *(random_tree(luck) for _ in range(30))]
-    before = value_signal(trees)
-    for tree in trees:
-        shuffle_siblings(tree, luck)
-    luck.shuffle(trees)
-    for one, other in zip(before, value_signal(trees), strict=True):
-        assert (one.depth, one.states, one.found, one.auc, one.siblings, one.pairs) == (
-            other.depth, other.states, other.found, other.auc, other.siblings, other.pairs,
-        )  # fmt: skip
-        assert one.separation == (None if other.separation is None else pytest.approx(other.separation))

@@ -8,7 +8,7 @@ from hand_trees import TASK, chain_group, edge, edges, hand_tree, leaf_paths, no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.node import Budget, Node, Tree, path_logprob, path_return
+from treeagent.search.node import Node, Tree, path_logprob, path_return
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.values import ValueTargetConfig, lambda_return, state_outcome, value_rows
@@ -29,36 +29,15 @@ def test_imitation_by_hand() -> None:
     assert list(imitation_rows(hand_tree(), ImitationConfig(min_return=1.1))) == []
 
 
-def test_ten_tenths_are_a_success() -> None:
-    """Added in floats they are 0.9999999999999999."""
-    below = node((99,), end="terminated")
-    for step in range(10, 0, -1):
-        below = node((100 - step,), edge(f"step-{step}", (step,), 1, 0.1 * (11 - step), below, 0.1))
-    [row] = imitation_rows(Tree(TASK, 0, below), ImitationConfig())
-    assert sum(row.mask) == 10
-
-
 def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
     """The wins have log-probabilities -0.06, -0.08 and -0.11. A limit with a high value is not a finished path."""
     slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
     rare = edge("rare", (11,), 1, 1.0, node((12,), end="terminated"), 1.0)
     other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
-    limit = edge("limit", (1,), 1, 2.0, node((10,), value=2.0, end="truncated"))
+    limit = edge("limit", (1,), 1, 2.0, node((10,), value=2.0))
     tree = Tree(TASK, 0, node((1,), slow, rare, other, limit))
     best = list(imitation_rows(tree, ImitationConfig(paths_per_tree=3)))
     assert [row.token_ids for row in best] == [(1, 2, 3, 4, 5), (1, 8, 9), (1, 11, 12)]
-
-
-def test_imitation_prefers_the_shorter_of_equally_likely_paths() -> None:
-    """Among equally short ones the first is preferred. A server may have returned no log-probabilities."""
-    slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
-    quick = edge("quick", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
-    other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
-    tree = Tree(TASK, 0, node((1,), slow, quick, other))
-    for each in edges(tree):
-        each.action = replace(each.action, logprobs=())
-    best = list(imitation_rows(tree, ImitationConfig(paths_per_tree=3)))
-    assert [row.token_ids for row in best] == [(1, 6, 7), (1, 8, 9), (1, 2, 3, 4, 5)]
 
 
 @given(trees, st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3))
@@ -192,98 +171,10 @@ def test_success_is_told_where_a_path_finished() -> None:
     assert row.value_targets == (0.0, 0.0)
 
 
-def test_a_path_that_stops_before_its_end_gives_no_targets() -> None:
-    """The context of the model cut the transcript after one of its two turns. Nothing estimated V(s)."""
-    for final, targets in ((False, []), (True, [(1.0, 1.0)])):
-        last = node((5,), end="terminated" if final else "")
-        cut = Tree(TASK, 0, node((1,), edge("x", (4,), 1, 1.0, last, 1.0)))
-        for target in ("best", "mean", "lambda", "success"):
-            rows = value_rows(cut, ValueTargetConfig(target=target))
-            assert [row.value_targets for row in rows if row.value_targets] == targets
-
-
-def test_a_search_without_a_value_head_gives_targets_to_states_with_open_leaves() -> None:
-    won = edge("win", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
-    begun = edge("look", (6,), 1, 0.0, node((7,)), 0.0)
-    searched = Tree(TASK, 0, node((1,), won, begun), Budget(simulations=2))
-    assert [row.value_targets for row in value_rows(searched, ValueTargetConfig())] == [(1.0, 1.0)]
-
-
-def test_a_failure_without_a_verdict_is_known_by_its_outcome() -> None:
-    """C fails, and no judge said so. The tree has no estimates, so only the target "success" is known there and above
-    it, where A1 succeeds."""
-    tree = hand_tree()
-    lost = tree.root.edges[2]
-    lost.reward, lost.own_reward = None, 0.0
-    tree.budget.estimates = 0
-    for target, known in (("success", {(1, 2): 1.0, (1, 2, 13, 23): 0.0}), ("best", {})):
-        rows = value_rows(tree, ValueTargetConfig(target=target))  # type: ignore[arg-type]
-        found = {
-            row.token_ids[: at + 1]: each
-            for row in rows
-            for at, each in zip(row.value_positions, row.value_targets, strict=True)
-        }
-        assert {ids: each for ids, each in found.items() if ids in ((1, 2), (1, 2, 13, 23))} == known
-
-
-def test_outcomes_hold_the_rewards_on_the_way() -> None:
-    """The reward is 0.25 on the way, then 0.5 at an end, V = 0.6 at a limit, or a withheld end with V = 0.1."""
-    ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)
-    limit = edge("y", (6,), 1, 0.6, node((7,), value=0.6, end="truncated"))
-    withheld = edge("z", (8,), 1, 0.1, node((9,), value=0.1, end="terminated"), None)
-    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 4, 1.0, node((3,), ends, limit, withheld), 0.25)))
-    tree.budget.estimates = 5
-    first = tree.root.edges[0].child
-    assert first is not None
-    assert state_outcome(tree.root, [], ValueTargetConfig()) == pytest.approx(0.85)
-    assert state_outcome(first, tree.root.edges[:1], ValueTargetConfig()) == pytest.approx(0.85)
-    assert state_outcome(tree.root, [], MEAN) == pytest.approx(0.25)
-    assert state_outcome(first, tree.root.edges[:1], MEAN) == pytest.approx(0.65)
-    told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
-    assert told == pytest.approx([0.85, 0.85, 0.75])  # the limit and the withheld end have no known value
-
-
-@pytest.mark.parametrize("target", [*get_args(Kind), "success"])
-def test_a_transcript_without_a_reward_gives_no_value_targets(
-    target: Literal["mean", "best", "lambda", "success"],
-) -> None:
-    """It has no estimates, so its outcome is unknown, and not 0. A reviewer who calls its end solved makes it 1."""
-    end = edge("b", (4,), 1, 0.0, node((5,), end="terminated"), None)
-    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 0.0, node((3,), end))))
-    config = ValueTargetConfig(target, lambda_=1.0)
-    assert list(value_rows(tree, config)) == []
-    end.reward = 1.0
-    for each in edges(tree):
-        each.value_sum = 1.0
-    [row] = value_rows(tree, config)
-    assert row.value_targets == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"), [(MEAN, 0.25), (ValueTargetConfig(), 0.5), (ValueTargetConfig(target="lambda"), 0.25)]
-)
-def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTargetConfig, expected: float) -> None:
-    """Ends of 0 and 0.5 were found; the refused call leads back, where V = 0.9. If only refused calls were tried at a
-    state, its outcome is unknown. A refused call from which a chain continued counts."""
-    refused = edge("jump", (2,), 1, 0.9, node((3,), value=0.9))
-    assert refused.child is not None
-    refused.child.invalid = True
-    root = node((1,), refused, value=0.9)
-    assert state_outcome(root, [], config) is None
-    root.edges += [
-        edge("x", (4,), 1, 0.0, node((5,), end="terminated"), 0.0),
-        edge("y", (6,), 1, 0.5, node((7,), end="terminated"), 0.5),
-    ]
-    assert state_outcome(root, [], config) == pytest.approx(expected)
-    lambda_1 = replace(config, lambda_=1.0)
-    refused.child.edges = [edge("z", (8,), 1, 0.9, node((9,), end="terminated"), 0.9)]
-    assert state_outcome(root, [], lambda_1) == pytest.approx(0.9 if config.target == "best" else 1.4 / 3)
-
-
 def test_thoughts_are_not_discounted() -> None:
     """The thought and the action after it are one step with γ = 1/2: a reward of 1 is worth 1, and a later V of 1 is
     worth 1/2."""
-    action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
+    action = edge("act", (3,), 1, 1.0, node((4,), value=1.0))
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
     root = node((1,), thought)
@@ -366,6 +257,6 @@ def test_path_rows_spell_the_tree(tree: Tree) -> None:
 
 def test_the_random_trees_have_targets() -> None:
     made = [random_tree(random.Random(seed)) for seed in range(200)]
-    for kind in ("terminated", "truncated"):
+    for kind in ("terminated",):
         assert sum(getattr(here, kind) for tree in made for here in tree.nodes()) > 50
     assert sum(len(list(imitation_rows(tree, ImitationConfig()))) for tree in made) > 20

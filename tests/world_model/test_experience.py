@@ -9,8 +9,7 @@ from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct, make_grammar
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.types import Action, Message, Proposal, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel

@@ -379,7 +379,6 @@ def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: R
         dynamics,
         max_steps=config.environment.max_steps,
         discount=config.search.discount,
-        bootstrap=config.search.bootstrap,
         value=head,
         seed=config.seed,
         step_seconds=config.search.step_seconds,

@@ -25,9 +25,8 @@ from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rewards import Place, RewardedDynamics, make_reward
 from treeagent.pipeline.trees import stored_trees, write_trees
-from treeagent.search.limits import Enough
-from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
+from treeagent.search.searcher import make_search
 from treeagent.store import shards
 from treeagent.types import Dynamics, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
@@ -181,9 +180,7 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
             settings = replace(config.search, step_seconds=None)
 
         value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
-        # Which of the environment's ends are good says nothing of another reward.
-        enough = None if own is not None else Enough(*config.environment.returns)
-        search = make_search(actors.sampling, search_dynamics, settings, value, enough=enough)
+        search = make_search(actors.sampling, search_dynamics, settings, value)
 
         def on_batch(trees: Sequence[Tree]) -> None:
             nonlocal last_report

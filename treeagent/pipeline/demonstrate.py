@@ -15,8 +15,8 @@ from treeagent.generators.turn import Grammar, make_grammar
 from treeagent.pipeline.build import env_dynamics, environment, tasks_at
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.shots import player_action
-from treeagent.search.growth import Growth, backup, create_trees, describe, last_node, take_step
 from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.searcher import Growth, backup, create_trees, describe, last_node, take_step
 from treeagent.types import Message, Task, derive_seed
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
+from treeagent.search.searcher import Growth, take_step
 from treeagent.types import Dynamics
 from treeagent.world_model.transition import last_answer
 
@@ -40,7 +40,7 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
     worse alternatives, without their subtrees. If the environment raises an error, the tree keeps the error and no
     edges.
     """
-    growth, before, best = Growth(tree, bootstrap=config.bootstrap), tree.budget.environment_steps, -math.inf
+    growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
     while tree.budget.environment_steps - before < steps and (plan := _best_imagined_path(tree)):
         imagined_return = path_return(plan, tree.discount)

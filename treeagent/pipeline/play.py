@@ -13,12 +13,10 @@ from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.outcomes import Outcome
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Enough, Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
-from treeagent.search.growth import Growth, create_trees, last_node, take_step
-from treeagent.search.limits import Enough, Limits
-from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
+from treeagent.search.searcher import Growth, create_trees, last_node, make_search, take_step
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
@@ -90,7 +88,7 @@ async def play(
 def _enough(mode: Mode, config: EvaluateConfig, returns: tuple[float, float]) -> Enough | None:
     """When ends are good enough to stop at. Lookahead chooses no path to an end."""
     by_ends = config.decision == "leaf" and mode != "lookahead"
-    return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
+    return Enough(returns[1], config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 
 def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
@@ -106,10 +104,10 @@ def _found_success(tree: Tree) -> bool | None:
     those in execution."""
     if paid(tree.root.state) is None:
         return None
-    ends = [node for path, node in tree.walk() if path and node.final]
-    for node in ends:
-        node.paid = paid(node.state)
-    return any(node.paid is not None and reaches(node.paid, 1.0) for node in ends)
+    ends = [(path, paid(node.state)) for path, node in tree.walk() if path and node.final]
+    for path, total in ends:
+        path[-1].own_reward = total
+    return any(total is not None and reaches(total, 1.0) for _, total in ends)
 
 
 def _planning_error(tree: Tree) -> str:

@@ -26,7 +26,7 @@ from treeagent.config import RunConfig
 from treeagent.envs.worker import kill_at_close
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.terminal import guard_streams
-from treeagent.search.growth import describe
+from treeagent.search.searcher import describe
 from treeagent.types import WorkerLost
 
 Job = TypeVar("Job")

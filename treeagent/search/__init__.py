@@ -12,13 +12,12 @@ search. A ``Tree`` holds a ``Node`` for each state and an
 ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import Enough, Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
-from treeagent.search.limits import Enough, Limits
 from treeagent.search.mcts import Search
-from treeagent.search.methods import Searcher, make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
+from treeagent.search.searcher import Searcher, make_search
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [

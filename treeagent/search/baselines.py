@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.search.growth import Growth, last_node, store_proposal
-from treeagent.search.methods import Path, Searcher
+from treeagent.search.node import Path
 from treeagent.search.puct import candidate_edges, given_edges
+from treeagent.search.searcher import Growth, Searcher, last_node, store_proposal
 
 
 class Chains(Searcher):
@@ -22,14 +22,11 @@ class Chains(Searcher):
     is estimated only at the end of a chain.
     """
 
-    @property
-    def prunes_repeats(self) -> bool:
-        """Never: an independent episode also walks in circles."""
-        return False
+    prunes = False  # an independent episode also walks in circles
+    estimate_all = False
 
     async def extend(self, growth: Growth, paths: Sequence[Path]) -> None:
-        """Sample one action at the end of each path and extend the path by its edge. An equal edge is not reused,
-        because merging would make two chains one."""
+        """Sample one action at the end of each path and extend the path by its edge."""
         nodes = [last_node(growth, path) for path in paths]
         proposals = await self.proposals(growth, nodes, [1] * len(nodes))
         for path, node, proposal in zip(paths, nodes, proposals, strict=True):
@@ -47,56 +44,54 @@ class Chains(Searcher):
             path.append(edge)
 
     async def chains(self, growth: Growth, paths: Sequence[Path]) -> None:
-        """Extend each path to the end of its episode, ``leaves`` chains in parallel, as far as the limits allow.
-
-        A chain with a failed step is not backed up. The chains running in parallel with it are finished, and no chain
-        starts after it.
-        """
+        """Extend each path to the end of its episode, ``leaves`` chains in parallel, as far as the limits allow. A
+        chain with a failed step is not backed up, and none starts after it."""
         for batch in self.groups(growth, paths):
             active = batch
             while active:
                 await self.extend(growth, active)
                 active = [path for path in active if path and path[-1].child is None]
-                await self.step(growth, active, estimate=False)
+                await self.step(growth, active, estimate=self.estimate_all)
                 active = [path for path in active if path[-1].child is not None and not path[-1].child.ended]
             complete = [path for path in batch if path and path[-1].child is not None]
-            if not self.config.estimate_all:  # otherwise ``step`` has estimated all their states
+            if not self.estimate_all:
                 await self.estimate(growth, complete)
             for path in complete:
                 self.back_up(growth, path)
 
 
-class BestOfN(Chains):
-    """N independent episodes that share only the root. N is ``limits.simulations``, and ``leaves`` episodes run in
-    parallel.
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class BestOfNOptions:
+    """Settings of best-of-N."""
 
-    Other limits stop it too. With ``limits.generated_tokens`` alone, N is as large as the tokens allow, so that
-    best-of-N and search can be compared at equal tokens. N(s,a) is 1 on every edge, and W(s,a) is the return of its
-    chain from there on.
-    """
+    estimate_all: bool = False
+    """Estimates V(s) of every state, as PPO's advantages need it, and not only at the ends."""
+
+
+class BestOfN(Chains):
+    """N independent episodes that share only the root. N is ``limits.simulations``, or as large as the other limits
+    allow; ``leaves`` episodes run in parallel. N(s,a) is 1 on every edge, and W(s,a) is the return of its chain from
+    there on."""
+
+    Options = BestOfNOptions
+    options: BestOfNOptions
 
     async def grow(self, growth: Growth) -> None:
+        self.estimate_all = self.options.estimate_all
+        if self.estimate_all and not growth.tree.error:
+            await self.estimate(growth, [[]])
         while room := self.simulations_allowed(growth):
             await self.chains(growth, [[] for _ in range(room)])
 
 
 class Frontier(Searcher):
-    """A search that grows its trees one step at a time, at the best states that have none below them.
-
-    A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each with
-    V(s) of the state it reached. ``Searcher.rank`` orders the frontier. No method continues beyond an end or a refused
-    call.
-    """
+    """A search that grows its trees one step at a time, at the best states that have none below them, by
+    ``Searcher.rank``. A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their
+    returns, each with V(s) of the state it reached."""
 
     async def try_all(self, growth: Growth, paths: Sequence[Path], counts: Sequence[int] = ()) -> list[Path]:
-        """Sample candidates at the end of each path and step through all of them, as far as the limits allow.
-
-        Args:
-            counts: how many candidates to sample at each path; by default ``config.candidates``.
-
-        Returns:
-            The paths to the states reached that may be expanded further.
-        """
+        """Sample candidates at the end of each path (as many as ``counts`` says) and step through all of them, as far
+        as the limits allow. Returns the paths to the states reached that may be expanded further."""
         reached: list[Path] = []
         left = list(counts)
         for group in self.groups(growth, paths):
@@ -122,9 +117,7 @@ class BeamOptions:
 
 class Beam(Frontier):
     """Beam search: try all candidates of the B states kept at one depth, and keep the B best states that they lead to.
-
-    An ended episode leaves the beam, and the search continues with the other states.
-    """
+    An ended episode leaves the beam."""
 
     Options = BeamOptions
     options: BeamOptions
@@ -137,10 +130,8 @@ class Beam(Frontier):
 
 
 class BestFirst(Frontier):
-    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet.
-
-    Ties go to the state that was reached first.
-    """
+    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet. Ties go to the state
+    that was reached first."""
 
     async def grow(self, growth: Growth) -> None:
         order = count()

@@ -1,14 +1,15 @@
 """The settings of a search. One class serves every method, so that methods can be compared on equal terms."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent.seams import names
-from treeagent.search.limits import Limits
+from treeagent.search.node import Budget
 from treeagent.types import REACHES_OUT
 
 METHODS: Mapping[str, str] = {
@@ -32,6 +33,69 @@ Method = Annotated[str, AfterValidator(_known)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Limits:
+    """What one tree may spend. The search stops at the first limit it reaches; None sets no limit.
+
+    Simulations in flight are finished, so a limit may be exceeded by the cost of one batch of ``leaves`` simulations.
+    """
+
+    simulations: Annotated[int, Field(gt=0, le=10**7)] | None = None
+    """Maximum number of simulations in a tree. An episode of best-of-N, a step of a beam and a candidate examined by
+    lookahead count as one simulation each. If a run sets none of the four limits, this is 16."""
+    environment_steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
+    """Maximum number of environment steps in a tree, including replayed steps. The same number applies separately to
+    steps of a world model."""
+    generated_tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
+    """Maximum number of sampled tokens in all candidates of a tree and in the rollouts that estimate V(s)."""
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    """Maximum wall time of a tree, in seconds; the trees of a batch share its time equally. Trees under this limit are
+    not reproducible."""
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> Self:
+        if not any((self.simulations, self.environment_steps, self.generated_tokens, self.seconds)):
+            raise ValueError("no limit is set: set simulations, environment_steps, generated_tokens or seconds")
+        return self
+
+    def share(self, budget: Budget, in_flight: int = 0) -> float:
+        """The share of the limits that a tree has spent, by the limit that it will reach first. Simulations
+        ``in_flight`` are assumed to cost as much as the average of those before them."""
+        started = budget.simulations + in_flight
+        spent = 0.0 if self.simulations is None else started / self.simulations
+        scale = started / budget.simulations if in_flight and budget.simulations else 1.0
+        if self.environment_steps is not None:
+            spent = max(spent, scale * max(budget.environment_steps, budget.imagined_steps) / self.environment_steps)
+        if self.generated_tokens is not None:
+            spent = max(spent, scale * budget.generated_tokens / self.generated_tokens)
+        if self.seconds is not None:
+            spent = max(spent, scale * budget.seconds / self.seconds)
+        return spent
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Enough:
+    """When a search whose decision is "leaf" ends before its limits. The best end so far is the one with the greatest
+    G + λ ℓ, where ℓ is the ``mean_logprob`` of its path. G_max is the greatest return that an episode can have."""
+
+    highest: float
+    """G_max, in reward units."""
+    likelihood_weight: float = 0.0
+    """λ, as in ``decide.best_path``."""
+    least_gain: float = 0.0
+    """Lowest expected gain for which a search goes on, in reward units."""
+
+    def gains_too_little(self, best: float, share: float) -> bool:
+        """Whether the rest of the limits is expected to gain less than ``least_gain``.
+
+        Suppose that the best of all ends is equally likely to be found at any time. Then the rest of the limits finds
+        it with probability 1 - s, where s is the ``share`` that is spent, and gains at most the difference to G_max:
+
+            (1 - s) (G_max - max_{ends} (G + λ ℓ)) < least_gain
+        """
+        return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SearchConfig:
     """The settings for growing a tree."""
 
@@ -43,35 +107,21 @@ class SearchConfig:
     options: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings."""
     candidates: Annotated[int, Field(gt=0, le=10**4)] = 4
-    """The policy samples this many actions (K) at each expanded state, unless ``widening`` samples them one after
-    another. Equal calls among them become one edge."""
+    """The policy samples this many actions (K) at each expanded state, unless MCTS samples them one after another.
+    Equal calls among them become one edge."""
     granularity: Literal["step", "split"] = "step"
     """What an edge of the tree is: a whole think/action step ("step"), or a thought and an action as one edge each
     ("split")."""
-    c_init: Annotated[float, Field(ge=0)] = 1.0
-    """PUCT multiplies its exploration term by this constant, and by less in trees that are deep relative to their
-    limits (``puct.exploration_at_depth``)."""
-    widening: Annotated[int, Field(ge=0, le=10**4)] = 1
-    """MCTS samples this many candidates at a time, and samples more where that scores better than the actions that a
-    state has. At 0, a state gets ``candidates`` when it is expanded and no more, as under the baselines."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Discount factor γ for each step."""
-    bootstrap: bool = False
-    """Whether the limits of the environment are outside the task, so that the task would go on beyond them. If true, a
-    path that such a limit cuts off is worth its rewards plus V(s) of its end. If false, the limit is the task's own,
-    and the path is worth its rewards alone."""
     rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of rollouts to the end of the episode in V(s); the value head makes up the rest."""
-    estimate_all: bool = False
-    """Makes every method estimate V(s) of every state. Without it, best-of-N estimates only ends, and all methods
-    except MCTS leave out the root."""
     leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
     """Number of simulations that each tree runs in parallel."""
     prune_repeats: bool = False
     """Does not grow a tree beyond a step that leads back to an earlier state of its path, by ``Env.state_key``, and
-    counts the step as a failure. Use it where steps can be undone and search would walk in circles, as in mazes and
-    puzzles. Do not use it where the agent must look something up, such as a recipe: that leaves the environment in the
-    same state, and is pruned. Whole chains, as in best-of-N, are not affected, and imagined states have no keys."""
+    counts the step as a failure. Use it where steps can be undone, as in mazes. Do not use it where the agent must look
+    something up, which leaves the environment in the same state. Whole chains, as in best-of-N, are not affected."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None
     """Timeout of one environment step, in seconds. A step that takes longer fails, and the tree stores the reason. A
     step that blocks its thread can be abandoned only if ``environment.parallel`` is above 1."""

@@ -15,9 +15,7 @@ def best_path(
     likelihood_weight: float = 0.0,
     allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
 ) -> list[Edge]:
-    """The expanded edges to take from the root.
-
-    The path may stop at a node that has not ended; the caller then continues from there.
+    """The expanded edges to take from the root. The path may stop at a node that has not ended.
 
     Args:
         decision: how to choose.
@@ -27,15 +25,12 @@ def best_path(
             "visits" follows at every step the child with the greatest Q among the most visited ones and those beyond
             which search has seen everything.
             "value" follows the child with the greatest Q.
-            "gumbel" takes the action that a Gumbel search recommends at the root, without its noise,
-            and below the root the action with the greatest probability in the improved policy.
-        likelihood_weight: λ, in reward units per nat. It guards against paths that V overrates and that the
-            policy itself finds unlikely. Among policies within a bound on their KL divergence from π, π exp(V/λ') is
-            the best (Korbak et al. 2022, equation 3), and its mode has the greatest V + λ' log π. A path of T turns may
-            diverge T times as far as one turn, so λ' is λ / T. With the same λ' for all paths, a long success could
-            rank below a short failure, because every turn adds its nats.
-        allowed: whether a path from the root may be taken, for example because it keeps a budget. If a path is not
-            allowed, its continuations are not allowed either. If no path is allowed, the result is empty.
+            "gumbel" takes the action that a Gumbel search recommends at the root, without its noise, and below the root
+            the likeliest action of the improved policy.
+        likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π,
+            π exp(V/λ') is the best (Korbak et al. 2022, equation 3), and its mode has the greatest V + λ' log π. A path
+            of T turns may diverge T times as far as one turn, so λ' is λ / T.
+        allowed: whether a path from the root may be taken, for example because it keeps a budget.
     """
     if decision == "leaf":
         ends = ranked_ends(tree, likelihood_weight, allowed)
@@ -58,26 +53,21 @@ def ranked_ends(
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
-    """Sort key of the end ``node`` of ``path`` under the decision "leaf", which takes the greatest.
-
-    A path cut off by a limit has earned only its rewards, because V(s) beyond the limit would never be collected. It
-    therefore ranks below every path that ended the task.
-    """
+    """Sort key of the end ``node`` of ``path`` under the decision "leaf", which takes the greatest. A path cut off by a
+    limit has earned only its rewards, and therefore ranks below every path that ended the task."""
     total = path_return(path, tree.discount) + likelihood_weight * mean_logprob(path)
     return node.terminated, total, path_logprob(path), -len(path)
 
 
 def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:
-    """The most visited child at every step. In a tree grown by lookahead, these are the actions that it took.
-    ``allowed`` is as in ``best_path``."""
+    """The most visited child at every step. In a tree grown by lookahead, these are the actions that it took."""
     return _follow(tree, lambda node, edges: max(edges, key=by_visits), allowed)
 
 
 def _follow(
     tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge], allowed: Callable[[Sequence[Edge]], bool]
 ) -> list[Edge]:
-    """The path of chosen edges, as far as simulations went. The choice is among edges that were tried and are allowed,
-    and that do not lead back to an earlier state (``Node.repeat``)."""
+    """The path of chosen edges among those that were tried, are allowed and lead to no earlier state."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None:

@@ -30,8 +30,7 @@ VALUE_SCALE = 0.1
 
 
 def gumbel_noise(count: int, seed: int) -> list[float]:
-    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples, as in the paper. ``seed`` is the
-    tree's."""
+    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples by the tree's ``seed``."""
     rng = np.random.default_rng(derive_seed(seed, "gumbel"))
     return [float(draw) for draw in rng.gumbel(size=count)]
 
@@ -41,10 +40,9 @@ class Halving:
     """The schedule of sequential halving, extended as the search spends its limits (algorithm 2, figure 1).
 
     m considered actions make ceil(log2 m) phases with equal shares of the limits. A phase consists of rounds, each of
-    which gives one visit to every remaining action. A phase ends when another round as costly as the last one would
-    exceed its share, but it has at least one round. Then the better half of the actions remains. With 4 actions and a
-    limit of 8 simulations alone, the simulations choose actions that have had 0 0 0 0 1 1 2 2 visits: each of the four
-    once, then the best two of them twice more. Under such a limit, every schedule equals that of the paper and of mctx.
+    which gives one visit to every remaining action, and has at least one round. Then the better half of the actions
+    remains. With 4 actions and a limit of 8 simulations, the simulations choose actions that have had 0 0 0 0 1 1 2 2
+    visits. Under such a limit, every schedule equals that of the paper and of mctx.
     """
 
     considered: int
@@ -68,10 +66,7 @@ class Halving:
 
     def required_visits(self, simulation: int, share: float) -> int:
         """How many visits a root action must already have so that this simulation, counted from 0, may choose it.
-
-        Args:
-            share: the share of the limits that is spent once all earlier simulations are finished.
-        """
+        ``share`` is the share of the limits that is spent once all earlier simulations are finished."""
         index = max(simulation - self.first, 0)  # a simulation that was given up is repeated
         while index >= len(self.visits):
             phase, last = self.spent
@@ -89,10 +84,8 @@ def phases(considered: int) -> int:
 
 
 def mixed_value(node: Node) -> float:
-    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33).
-
-    The value of the state under the prior, estimated from the search so far. It replaces Q of the edges without visits.
-    """
+    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33), which replaces Q of the
+    edges without visits."""
     visited = [edge for edge in node.edges if edge.visits]
     if not visited:
         return node.value
@@ -141,9 +134,8 @@ def _log(probability: float) -> float:
 
 
 def best_root_edge(tree: Tree, *, noise: bool) -> Edge:
-    """The action to take after a Gumbel search: of the most visited actions, the one with the greatest score
-    g(a) + log P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0. An explored action competes too, because it
-    has fewer visits only for lack of anything left to find."""
+    """The action to take after a Gumbel search: of the most visited and the explored actions, the one with the greatest
+    score g(a) + log P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
@@ -155,7 +147,6 @@ def best_root_edge(tree: Tree, *, noise: bool) -> Edge:
 
 
 def is_explored(edge: Edge) -> bool:
-    """Whether search has seen everything beyond this edge. This is false for refused calls, pruned steps and failed
-    requests, because search did not look there."""
+    """Whether search has seen everything beyond this edge."""
     node = edge.child
     return node is not None and node.exhausted and not (node.invalid or node.repeat or node.unknown)

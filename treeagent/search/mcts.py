@@ -11,36 +11,47 @@ One simulation of a tree has four phases:
 4. Back up: add the return to N and W of every edge on the path.
 
 Further candidates are sampled where that looks better than the existing actions (``Search.prefers_new``). A good state
-therefore keeps one candidate, and a state with disappointing candidates gets more. If ``widening`` is 0, a fixed set of
-K candidates is compared.
+therefore keeps one candidate, and a state with disappointing candidates gets more.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, note_best_returns
 from treeagent.search.gumbel import Halving, gumbel_noise, improved_policy, phases, root_scores, visit_deficits
-from treeagent.search.methods import Path, Searcher
-from treeagent.search.node import Edge, Node
+from treeagent.search.node import Edge, Node, Path
 from treeagent.search.puct import exploration_at_depth, new_action_score, puct_scores
+from treeagent.search.searcher import Growth, Searcher, last_node, mark_exhausted, may_sample_new
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MctsOptions:
+    """Settings of Monte Carlo tree search."""
+
+    c_init: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """PUCT multiplies its exploration term by this constant, and by less in trees that are deep relative to their
+    limits (``puct.exploration_at_depth``)."""
+    widening: Annotated[int, Field(ge=0, le=10**4)] = 1
+    """MCTS samples this many candidates at a time, and samples more where that scores better than the actions that a
+    state has. At 0, a state gets ``search.candidates`` when it is expanded and no more."""
 
 
 class Search(Searcher):
     """Monte Carlo tree search with PUCT."""
 
+    Options = MctsOptions
+    options: MctsOptions
     skips_exhausted = True
-    """Does not revisit a subtree that it has fully explored. When the whole tree is explored, the search stops if it
-    has found a good end (``Enough``). Else it samples further candidates where the policy has unlikely ones left, and
-    stops when it has none. False, as in AlphaZero and mctx, is for comparisons with them."""
+    """Does not revisit a subtree that it has fully explored. False, as in AlphaZero and mctx, is for comparisons."""
     explores_by_depth = True
     """Explores less in trees that are deep relative to their limits. False, as in AlphaZero and mctx, likewise."""
 
     async def grow(self, growth: Growth) -> None:
         """Grow one tree. Each iteration runs up to ``leaves`` simulations: select, expand, evaluate and back up."""
-        if not growth.tree.error and not self.config.estimate_all:
+        if not growth.tree.error:
             await self.estimate(growth, [[]])  # ``step`` estimates every other node on its first visit
         while paths := self.select(growth):
             # A path continues through a node right after its expansion. If the sampled action was tried before, the
@@ -58,19 +69,16 @@ class Search(Searcher):
         edge."""
         paths = list[Path]()
         room = self.simulations_allowed(growth)
-        if room and self.skips_exhausted and self.is_finished(growth):
+        if growth.tree.root.exhausted and self.skips_exhausted:
             return paths
         while len(paths) < room and self.descend(growth, path := Path()):
             paths.append(path)
         return paths
 
     def descend(self, growth: Growth, path: Path) -> bool:
-        """Extend ``path`` along the best edges to an untried edge, an end, or a node that needs candidates.
-
-        Each edge on the path counts as in flight immediately, before its outcome is known. These virtual visits make
-        the next simulation of the batch look elsewhere (WU-UCT, Liu et al. 2020). If every way on is already in flight,
-        the simulation is given up and the function returns False.
-        """
+        """Extend ``path`` along the best edges to an untried edge, an end, or a node that needs candidates. Each edge
+        on the path counts as in flight immediately, so that the next simulation of the batch looks elsewhere (WU-UCT,
+        Liu et al. 2020). If every way on is already in flight, the function returns False."""
         c_init = self._c_init(growth)
         node: Node | None = last_node(growth, path)
         while node is not None and node.edges and not self.is_end(node):
@@ -88,8 +96,7 @@ class Search(Searcher):
         return True
 
     def _continue_descent(self, growth: Growth, path: Path) -> bool:
-        """Continue the descent from a node that was just expanded. A simulation that then needs further candidates is
-        given up if a limit was reached in the meantime."""
+        """Continue the descent from a node that was just expanded."""
         if not self.descend(growth, path):
             return False
         if self._needs_candidates(growth, path) and not self.simulations_allowed(growth):
@@ -105,17 +112,14 @@ class Search(Searcher):
     async def expand(self, growth: Growth, paths: Sequence[Path]) -> None:
         """Sample candidates once at each node, however many simulations wait there."""
         nodes = list({id(node): node for path in paths for node in [last_node(growth, path)]}.values())
-        count = self.config.widening or self.config.candidates
-        await self.sample(growth, nodes, [count] * len(nodes), may_widen=self.config.widening > 0)
+        count = self.options.widening or self.config.candidates
+        await self.sample(growth, nodes, [count] * len(nodes), may_widen=self.options.widening > 0)
 
     def prefers_new(self, growth: Growth, node: Node, c_init: float) -> bool:
-        """Whether a further candidate should be sampled at ``node``.
-
-        An action not sampled yet competes with the node's actions by its own PUCT score, with P(new), the probability
-        that the next sample is a new action, as its prior. One candidate is therefore enough if it is likely and does
-        well. Others follow if it is unlikely, if it disappoints, or once there are many visits.
-        """
-        if not may_sample_new(growth, node):
+        """Whether a further candidate should be sampled at ``node``. An action not sampled yet competes with the node's
+        actions by its own PUCT score, with P(new) as its prior. One candidate is therefore enough if it is likely and
+        does well."""
+        if not may_sample_new(node):
             return False
         open_edges = self._open(node.edges)
         if not open_edges:
@@ -152,9 +156,8 @@ class Search(Searcher):
         return [edge for edge in edges if not ((to := edge.child) and (to.repeat or to.unknown or to.invalid))]
 
     def _c_init(self, growth: Growth) -> float:
-        """``c_init`` for a tree of this depth. The number of simulations that the limits allow is extrapolated from the
-        cost of those so far."""
-        c_init, budget = self.config.c_init, growth.tree.budget
+        """``c_init`` for a tree of this depth, by the simulations that the limits allow at the cost of those so far."""
+        c_init, budget = self.options.c_init, growth.tree.budget
         if not self.explores_by_depth or not budget.simulations:
             return c_init
         share = max(self.config.limits.share(budget), 1e-9)
@@ -172,6 +175,22 @@ class Search(Searcher):
             note_best_returns(growth, path)
 
 
+def note_best_returns(growth: Growth, path: Sequence[Edge]) -> None:
+    """Note the greatest return beyond each exhausted edge of ``path``, by which ``backup`` counts revisits. Nothing is
+    known beyond a refused call or a repeat, because search did not look there."""
+    gamma = growth.tree.discount
+    for edge, parent in zip(reversed(path), reversed(growth.tree.states(path[:-1])), strict=True):
+        node = edge.child
+        if node is None or not node.exhausted:
+            return
+        if node.ended and not node.unknown:
+            edge.best = edge.leaf_return(gamma)
+        elif node.best > -math.inf:
+            edge.best = (edge.reward or 0.0) + edge.discount(gamma) * node.best
+        if edge.best is not None:
+            parent.best = max(parent.best, edge.best)
+
+
 def _release(growth: Growth, path: Sequence[Edge]) -> None:
     """Take back the virtual visits of a simulation."""
     node: Node | None = growth.tree.root
@@ -183,7 +202,7 @@ def _release(growth: Growth, path: Sequence[Edge]) -> None:
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class GumbelOptions:
+class GumbelOptions(MctsOptions):
     """Settings of Gumbel selection (Danihelka et al. 2022)."""
 
     considered: Annotated[int, Field(gt=0)] = 16
@@ -219,12 +238,11 @@ class GumbelSearch(Search):
 
     def _may_widen(self, growth: Growth, node: Node) -> bool:
         """Whether the root may still get candidates before sequential halving begins. This ends when there are
-        ``considered`` candidates, when the policy has no others, or when the share of the first phase is spent.
-        Afterwards the root gets others only if all of these are explored."""
+        ``considered`` candidates, when the policy has no others, or when the share of the first phase is spent."""
         root, considered = growth.tree.root, self.options.considered
         if node is not root:
             return True
-        if growth.halving is not None or not may_sample_new(growth, root) or len(root.edges) >= considered:
+        if growth.halving is not None or not may_sample_new(root) or len(root.edges) >= considered:
             return False
         return self._share(growth) < 1 / phases(considered)
 

@@ -70,7 +70,8 @@ class Edge:
     child: "Node | None" = None
     own_reward: float | None = None
     """The environment's own reward, where a function of ``rewards.function`` gave ``reward``; None if ``reward`` is the
-    environment's own."""
+    environment's own. At the end of a path that was planned without rewards, the sum of those on the path, set for
+    reports after planning is over."""
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""
@@ -94,8 +95,7 @@ class Edge:
 
     @property
     def logprob(self) -> float:
-        """log π(a|s) in nats: the logarithm of ``chance`` if that is known, otherwise the log-probability of the action
-        as it was sampled (0 without tokens)."""
+        """log π(a|s) in nats: of ``chance`` if that is known, otherwise of the action as it was sampled."""
         return self.action.logprob if self.chance is None else math.log(max(self.chance, sys.float_info.min))
 
     @property
@@ -109,7 +109,7 @@ class Edge:
 
     def leaf_return(self, gamma: float) -> float:
         """The return from this edge on, if the path ends at its child: r + γ V(s'), and r alone at an end. If r of an
-        end is withheld, V(s') estimates just that, and takes its place."""
+        end is withheld, V(s') takes its place."""
         child, reward = self.child, self.reward
         if child is None:
             return reward or 0.0
@@ -121,6 +121,10 @@ class Edge:
     def exhausted(self) -> bool:
         """Whether nothing new can be found beyond this edge."""
         return self.child is not None and self.child.exhausted
+
+
+Path = list[Edge]
+"""The edges from the root to a node or an untried edge of the tree."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,8 +141,6 @@ class Node:
     starts anew here, and ``context_ids`` holds all of it."""
     terminated: bool = False
     truncated: bool = False
-    bootstrap: bool = False
-    """The limit that cut the episode off is not part of the task: V(s) estimates what would follow."""
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
@@ -151,7 +153,7 @@ class Node:
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below, except by calls
-    that the policy is unlikely to make (``growth.reopen``)."""
+    that the policy is unlikely to make."""
     edge_visits: int = 0
     """N(s). This and what follows is kept while the tree grows, and not stored."""
     edge_values: float = 0.0
@@ -166,9 +168,6 @@ class Node:
     """P(new): the total prior of all calls that were not sampled here yet; 0 if none are to be sampled."""
     fresh: list[Edge] | None = None
     """The edges of the latest candidates. A simulation that waited for them continues through one of them."""
-    paid: float | None = None
-    """At the end of a plan: the sum of the rewards on its path, which were withheld from the search. Set after the plan
-    was executed, for reports only; None elsewhere."""
 
     @property
     def visits(self) -> int:
@@ -181,9 +180,8 @@ class Node:
 
     @property
     def final(self) -> bool:
-        """Whether the episode is over and no more reward follows: the task ended, or a limit that is part of the task
-        was reached."""
-        return self.terminated or (self.truncated and not self.bootstrap and not self.unknown)
+        """Whether the episode is over: the task ended, or its limit was reached."""
+        return self.terminated or (self.truncated and not self.unknown)
 
 
 @dataclass(slots=True, eq=False)
@@ -229,13 +227,9 @@ class Tree:
 
     def may_prefer(self, edge: Edge) -> bool:
         """Whether training may make the agent take this expanded action more often: as the preferred side of a pair, as
-        an imitated action, or by a positive advantage.
-
-        A malformed or refused call is never taught, and neither is a step back that search pruned. If the tree does not
-        grow beyond it, its Q is an unverified V. If a chain continues beyond it, the call took a step but left the
-        environment unchanged, so it did not contribute to the later rewards; the other steps of the chain are taught.
-        If the tree's imagined paths were replayed (its root is real), only replayed actions are taught.
-        """
+        an imitated action, or by a positive advantage. A malformed or refused call is never taught, and neither is a
+        step back that search pruned. If the tree's imagined paths were replayed (its root is real), only replayed
+        actions are taught."""
         refused = edge.child is not None and (edge.child.invalid or edge.child.repeat)
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
 
@@ -254,7 +248,7 @@ class Tree:
 
     def segments(self, path: Sequence[Edge]) -> Iterator[tuple[Node, Sequence[Edge]]]:
         """Split ``path`` where the prompt starts anew. Each part is its first node, whose context is a whole prompt,
-        and the edges that follow it. The last edge of a part leads to the first node of the next part."""
+        and the edges that follow it."""
         start, edges = self.root, list[Edge]()
         for edge in path:
             edges.append(edge)
@@ -265,7 +259,7 @@ class Tree:
 
 
 def edges_below(edge: Edge) -> list[Edge]:
-    """``edge`` and all edges below it, each before those below it. This does not recurse, because paths may be long."""
+    """``edge`` and all edges below it, each before those below it."""
     found = [edge]
     for each in found:  # grows on the way
         if each.child is not None:
@@ -292,8 +286,7 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 
 
 def outcome(path: Sequence[Edge]) -> float:
-    """The undiscounted return of a path by the environment's own rewards. V(s) is added at the end, as in
-    ``path_return``."""
+    """The undiscounted return of a path by the environment's own rewards, with V(s) at its end."""
     last, reward = path[-1].child, path[-1].outcome
     known = last is None or (last.final and reward is not None)
     return sum(edge.outcome or 0.0 for edge in path) + (0.0 if known or last is None else last.value)
@@ -310,13 +303,12 @@ def path_logprob(path: Sequence[Edge]) -> float:
 
 
 def mean_logprob(path: Sequence[Edge]) -> float:
-    """The mean of log π over the turns of a path, in nats. A thought alone is a part of the turn of its action."""
+    """The mean of log π over the turns of a path, in nats."""
     return path_logprob(path) / max(sum(not edge.thought for edge in path), 1)
 
 
 def repeats_state(tree: Tree, path: Sequence[Edge]) -> bool:
-    """Whether the last step of a path led back to a state of the path, by ``State.place``. The end of an episode
-    repeats nothing, and neither does a thought alone, which is no step."""
+    """Whether the last step of a path led back to a state of the path, by ``State.place``."""
     edge, node = path[-1], path[-1].child
     if node is None or node.ended or edge.thought or node.state.place is None:
         return False
@@ -324,13 +316,12 @@ def repeats_state(tree: Tree, path: Sequence[Edge]) -> bool:
 
 
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
-    """All paths on which the episode is over: the task ended, or its own limit was reached (``Node.final``)."""
+    """All paths on which the episode is over (``Node.final``)."""
     return (path for path, node in tree.walk() if path and node.final)
 
 
 def sees_rewards(tree: Tree) -> bool:
-    """Whether the search saw the rewards of its steps; at evaluation they are withheld. A thought alone counts neither
-    way, because its reward is always 0."""
+    """Whether the search saw the rewards of its steps; at evaluation they are withheld."""
     tried = (edge for node in tree.nodes() for edge in node.edges if edge.visits and not edge.thought)
     return any(edge.reward is not None for edge in tried)
 

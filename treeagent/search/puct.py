@@ -19,11 +19,8 @@ few simulations, this keeps a good first candidate from being dropped for candid
 
 @dataclass(slots=True)
 class ValueRange:
-    """The lowest and highest value backed up in one tree, for min-max normalisation of Q (MuZero, appendix B).
-
-    Environments have rewards of any scale, while the exploration term of PUCT is about 1. Normalisation lets one
-    exploration constant suit all of them.
-    """
+    """The lowest and highest value backed up in one tree, for min-max normalisation of Q (MuZero, appendix B), so that
+    one exploration constant suits rewards of any scale."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -49,20 +46,16 @@ def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float
     ``depth`` of the tree so far.
 
     Under PUCT, each state on the way to the best leaf gives other actions a number of visits in proportion to
-    c sqrt(N). D such states together need c D sqrt(N) visits, and only N are available. Deep trees must therefore
-    explore less at each state to reach an end, and shallow ones can afford more. The factor 2 was chosen by
-    ``benchmarks.horizon``.
+    c sqrt(N). D such states need c D sqrt(N) visits, so deep trees must explore less at each to reach an end. The
+    factor 2 was chosen by ``benchmarks.horizon``.
     """
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
 
 
 def puct_scores(node: Node, edges: Sequence[Edge], values: ValueRange, c_init: float) -> list[float]:
     """Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a)) of some edges of a node, in order (AlphaGo Zero, Silver et al.
-    2017). N(s) includes the visit that evaluated s itself, as in AlphaZero and mctx.
-
-    Simulations in flight count as visits in the exploration term, but do not affect Q̂ (WU-UCT, Liu et al. 2020,
-    equation 4).
-    """
+    2017). N(s) includes the visit that evaluated s itself, as in AlphaZero and mctx. Simulations in flight count as
+    visits in the exploration term only (WU-UCT, Liu et al. 2020, equation 4)."""
     low, span, visits = values.low, values.high - values.low, node.edge_visits
     parent = 1 + visits + node.in_flight
     explore = (c_init + math.log((parent + C_BASE + 1) / C_BASE)) * math.sqrt(parent)  # ``exploration_rate``
@@ -88,19 +81,9 @@ def new_action_score(node: Node, values: ValueRange, c_init: float) -> float:
     return new_action_value(node, values) + explore * node.unseen / (1 + len(node.samples or ()))
 
 
-def first_play_value(node: Node, values: ValueRange) -> float:
-    """Q̂ of an edge without visits: the mean Q of its visited siblings, or V(s) if there are none, minus
-    ``FIRST_PLAY_REDUCTION``."""
-    mean = node.edge_values / node.edge_visits if node.edge_visits else node.value
-    return values.normalise(mean) - FIRST_PLAY_REDUCTION
-
-
 def new_action_value(node: Node, values: ValueRange) -> float:
-    """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), minus ``FIRST_PLAY_REDUCTION``.
-
-    V(s) estimates the value of the policy's next sample, and W sums the returns of the samples so far. If these returns
-    disappoint, V(s) keeps this estimate above them: the policy probably has better actions.
-    """
+    """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), minus ``FIRST_PLAY_REDUCTION``. V(s)
+    estimates the policy's next sample, and W sums the returns of the samples so far."""
     mean = (node.value + node.edge_values) / (1 + node.edge_visits)
     return values.normalise(mean) - FIRST_PLAY_REDUCTION
 
@@ -110,11 +93,8 @@ Key = tuple[bool, str]
 
 
 def merge_key(action: Action) -> Key:
-    """The key by which candidates are merged: two candidates that make the same call become one edge.
-
-    A thought or a malformed text makes no call. Its key is its text, and differs from the key of every call, even of a
-    call with the same text.
-    """
+    """The key by which candidates are merged: two candidates that make the same call become one edge. The key of a
+    thought or a malformed text is its text, and differs from the key of every call."""
     if not action.call:
         return False, action.text
     if isinstance(action.call, str):
@@ -128,17 +108,8 @@ def candidate_edges(actions: Sequence[Action]) -> list[Edge]:
 
 
 def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
-    """Candidates with priors that the policy knows, as edges in the given order. Candidates with an equal ``merge_key``
-    become one edge, which holds the first of them and the sum of their priors.
-
-    Args:
-        most: if given, only the first ``most`` edges are made. In any case the priors are scaled to sum to 1;
-            ``Edge.chance`` keeps them as they were.
-
-    Raises:
-        ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
-            there is not one prior per action.
-    """
+    """Candidates with priors that the policy knows, as edges in the given order, at most ``most`` of them. Equal calls
+    become one edge with the sum of their priors. The priors are scaled to sum to 1; ``Edge.chance`` keeps them."""
     edges: dict[Key, Edge] = {}
     for action, prior in zip(actions, priors, strict=True):
         _check(action)
@@ -162,16 +133,9 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
 
         P(new) = R C/T        P(s,a) = Σ_{texts of a} π(text|s) + (1 - S - P(new)) t(a)/T
 
-    Repeated samples show that less probability is left. If n of D samples are texts sampled once, R is at most
-    (n + 1) / (D + 1), after the estimate n/D of Good (1953). This matters if a server samples only from the likeliest
-    tokens but reports the probabilities of all tokens. If a server reports no probabilities, S is 0, and T and t(a)
-    count samples.
-
-    Candidates with an equal ``merge_key`` become one edge, which holds the likeliest of them.
-
-    Raises:
-        ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
-            there are no actions.
+    If n of D samples are texts sampled once, R is at most (n + 1) / (D + 1), after the estimate n/D of Good (1953). If
+    a server reports no probabilities, S is 0, and T and t(a) count samples. Equal calls become one edge, which holds
+    the likeliest of them.
     """
     return _pool(actions, widen=True)
 

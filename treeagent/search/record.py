@@ -43,9 +43,7 @@ def to_record(tree: Tree) -> Record:
                 "key": node.state.key,
                 "context_ids": node.context_ids,
                 **({"left_out": node.left_out} if node.left_out else {}),
-                **({"bootstrap": True} if node.bootstrap else {}),
                 **({"repeat": True} if node.repeat else {}),
-                **({"paid": node.paid} if node.paid is not None else {}),
                 **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
@@ -65,11 +63,8 @@ def to_record(tree: Tree) -> Record:
 
 
 def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
-    """Trees with their JSON values.
-
-    A tree that JSON cannot hold is replaced by a tree with only its task and the reason in ``error``, so that the other
-    trees are not lost with it.
-    """
+    """Trees with their JSON values. A tree that JSON cannot hold is replaced by one with only its task and the reason
+    in ``error``, so that the other trees are not lost with it."""
     for tree in trees:
         try:
             record = to_record(tree)
@@ -89,11 +84,7 @@ def _unwritable(tree: Tree, error: Exception) -> Tree:
 
 
 def from_record(record: Mapping[str, Any]) -> Tree:
-    """The tree that a record holds.
-
-    Raises:
-        UserError: the record has another format, lacks a key or does not hold a tree.
-    """
+    """The tree that a record holds."""
     check_format(record)
     try:
         task = Task(**record["task"])
@@ -113,11 +104,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
 
 
 def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check the format of a record and return the record.
-
-    Raises:
-        UserError: the record has another format.
-    """
+    """Check the format of a record and return the record."""
     if (version := record.get("format")) not in (3, FORMAT):
         raise UserError(
             f"tree format {version!r} is unknown: this version reads formats 3 and {FORMAT}; collect them anew, or "
@@ -135,8 +122,7 @@ def _select_fields(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
 
 
 def _spent_record(tree: Tree) -> Record:
-    """The costs as one list per kind, which compresses well. Reports need no more precision than a tenth of a
-    millisecond."""
+    """The costs as one list per kind, which compresses well."""
     return {
         "tokens": [each.tokens for each in tree.spent],
         "steps": [each.steps for each in tree.spent],
@@ -155,8 +141,7 @@ def _conversation(parent: Node, edge: Edge) -> tuple[Message, ...]:
 
 
 def _shared_length(conversation: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
-    """The length of the common prefix of both conversations. It is all of ``conversation`` unless a dynamics rewrites
-    earlier messages."""
+    """The length of the common prefix of both conversations."""
     if messages[: len(conversation)] == conversation:
         return len(conversation)
     return next(index for index, message in enumerate(conversation) if messages[index : index + 1] != (message,))
@@ -213,9 +198,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
         State(task, (*conversation, *added), row["key"], ended=row["terminated"] or row["truncated"]),
         context_ids=tuple(row["context_ids"]),
         left_out=tuple(row.get("left_out", ())),
-        bootstrap=row.get("bootstrap", False),
         repeat=row.get("repeat", False),
-        paid=row.get("paid"),
         edges=[_edge(edge) for edge in row["edges"]],
         **_select_fields(row, NODE_FIELDS),
     )

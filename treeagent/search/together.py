@@ -23,8 +23,7 @@ class Together:
     """The trees that grow at the same time, and their questions to the models.
 
     Args:
-        asks: the calls that are made together, in the order in which a simulation makes them. They take turns, so that
-            trees at different points of a simulation fall into step.
+        asks: the calls that are made together, in the order in which a simulation makes them. They take turns.
         trees: how many trees grow.
         on_call: called before every call of a model, and when a tree has stopped growing.
     """
@@ -45,8 +44,7 @@ class Together:
         self._clock = time.perf_counter()
 
     async def ask(self, ask: Ask, tree: int, items: Sequence[Any]) -> Sequence[Any]:
-        """The answers to ``items``, in order. Other trees' items may be answered in the same call, in the order of the
-        trees' numbers."""
+        """The answers to ``items``, in order. Other trees' items may be answered in the same call."""
         if self.growing == 1 or ask not in self._waiting:  # a server answers many calls in the time of one
             self._on_call()
             return await ask(items)

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treeagent.search.growth import Growth, estimate_nodes, last_node, store_proposal, take_step
 from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.searcher import Growth, last_node, store_estimate, store_proposal, take_step
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
 _Rollout = tuple[Growth, list[Edge]]
@@ -21,24 +21,18 @@ class RolloutValue:
     """V(s) as the return of one rollout of the policy from s to the end (Agent Q, section 5.1.2), by outcome rewards
     alone.
 
-    The random samples of a rollout depend on ``seed``, the task and the texts of the state's messages. Equal states
-    therefore give equal rollouts, in any tree and batch. A rollout may stop before a known end: after ``max_steps``, at
-    a limit outside the task (``bootstrap``), at a withheld reward, or at a failure of the environment. Its value is
-    then the reward so far plus ``value`` of the state where it stopped. A state on the way whose prompt is too long to
-    be read ends the rollout like a limit of the task. If the environment failed, the estimate's ``error`` gives the
-    reason. If a request to the policy or to ``value`` failed, so has the estimate.
+    Equal states give equal rollouts, in any tree and batch. A rollout may stop before a known end: after ``max_steps``,
+    at a withheld reward, or at a failure of the environment. Its value is then the reward so far plus ``value`` of the
+    state where it stopped. If a request to the policy or to ``value`` failed, so has the estimate.
     """
 
     policy: Policy
     dynamics: Dynamics
     """Its steps count in the budget of the tree that the state belongs to."""
     max_steps: int
-    """Maximum number of steps in a rollout. A thought with a node of its own is half a step, and counts with its
-    action."""
+    """Maximum number of steps in a rollout."""
     discount: float = 1.0
     """γ per step. Use the search's."""
-    bootstrap: bool = False
-    """As in ``SearchConfig``. Use the search's."""
     value: Value | None = None
     """Estimates the rest of a rollout that stopped early; None uses 0."""
     seed: int = 0
@@ -48,22 +42,22 @@ class RolloutValue:
 
     @property
     def concurrent(self) -> bool:
-        """As of ``types.Concurrent``: on a server the rollouts of one tree do not wait for those of another."""
+        """As of ``types.Concurrent``."""
         return is_concurrent(self.policy)
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """Advance the rollouts of all states together, with one call of ``propose`` for each action.
-
-        Raises:
-            UserError: the dynamics withholds its rewards and there is no ``value``.
-        """
+        """Advance the rollouts of all states together, with one call of ``propose`` for each action."""
         rollouts = [self._begin(state) for state in states]
         await self._read([growth for growth, _ in rollouts if growth.tree.root.ended])
         active = [rollout for rollout in rollouts if not rollout[0].tree.root.ended]
         while active:
             active = await self._advance(active)
         contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
-        await estimate_nodes(self.value, [(growth, path) for growth, path in rollouts if _needs_value(path)])
+        left = [rollout for rollout in rollouts if _needs_value(rollout[1]) and not last_node(*rollout).unknown]
+        if self.value is not None and left:
+            estimates = await self.value.estimate([last_node(*rollout).state for rollout in left])
+            for (growth, path), estimate in zip(left, estimates, strict=True):
+                store_estimate(growth, path, estimate)
         return [
             Estimate(
                 self._return(growth, path),
@@ -83,7 +77,7 @@ class RolloutValue:
         texts = (message.content for message in state.messages)
         seed = derive_seed(self.seed, "rollout", 0, state.task.id, state.task.seed, *texts)
         tree = Tree(state.task, seed, Node(state, truncated=state.ended), discount=self.discount)
-        return Growth(tree, bootstrap=self.bootstrap), []
+        return Growth(tree), []
 
     async def _read(self, growths: Sequence[Growth]) -> None:
         """Fill in the contexts of states at which the episode is over, from which no rollout starts."""

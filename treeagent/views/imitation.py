@@ -27,19 +27,13 @@ class ImitationConfig:
 
 
 def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
-    """Rows of the actions that search found to be good. These are the actions of the best finished paths
-    (rejection-sampling fine-tuning, RFT), or the best action of every state from which a good end was found (expert
-    iteration, Anthony et al. 2017, on all states of the tree).
+    """Rows of the actions that search found to be good: those of the best finished paths (rejection-sampling
+    fine-tuning, RFT), or the best action of every state from which a good end was found (expert iteration, Anthony et
+    al. 2017, on all states of the tree).
 
-    Actions that ``tree.may_prefer`` excludes, such as refused calls, carry no loss, and a path that ends with one is
-    left out. Paths are ranked by return. Ties go to the path with the fewest excluded actions, then to the one that is
-    likelier under the policy, as in ``best_path``: the mode of π exp(G/λ) for a small λ. A likelier imagined success is
-    also more often a true one. Further ties go to the shorter path, then to the one found first. Of paths that differ
-    only in their words, RFT keeps one (Yuan et al. 2023); here these are paths that make the same calls.
-
-    Args:
-        tree: a searched tree whose actions have token ids.
-        config: which paths count as good.
+    Actions that ``tree.may_prefer`` excludes carry no loss, and a path that ends with one is left out. Paths are ranked
+    by return; ties go to the path with the fewest excluded actions, then to the likelier, the shorter and the earlier
+    one. Of paths that make the same calls, RFT keeps one (Yuan et al. 2023).
     """
     ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]

@@ -67,16 +67,7 @@ class PairConfig:
 
 
 def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
-    """The preference pairs of one task.
-
-    Args:
-        trees: the task's tree, or several trees of the task; only the rule "trajectory" compares across trees.
-        config: which actions form a pair.
-
-    Raises:
-        UserError: an action of a pair has no log-probabilities; or the rule is "trajectory" and the prompt starts anew
-            on a path that is compared.
-    """
+    """The preference pairs of one task, from one or more trees of it; only "trajectory" compares across trees."""
     trees = [trees] if isinstance(trees, Tree) else trees
     if config.rule == "trajectory":
         for tree, best, worst, margin in compared_trajectories(trees, config):
@@ -98,12 +89,8 @@ def _pair(
     read: Sequence[Edge],
     taught: Collection[int] | None = None,
 ) -> PreferencePair:
-    """Two paths after a prompt as tokens.
-
-    Args:
-        read: the edges that decide whether the pair is imagined.
-        taught: ``id`` of the edges of ``chosen`` that carry loss; None for all.
-    """
+    """Two paths after a prompt as tokens. The edges ``read`` decide whether the pair is imagined; ``taught`` holds the
+    ``id`` of the edges of ``chosen`` that carry loss, None for all."""
     require_logprobs(tree.task.id, (*chosen, *rejected))
     return PreferencePair(
         tree.task.id, prompt, _continuation(chosen, taught), _continuation(rejected), margin, path_origin(read)
@@ -136,12 +123,7 @@ def compared_trajectories(
 ) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
     """The ended path with the highest return against the one with the lowest among those with other calls, if they
     differ by at least ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the
-    highest path, both paths and the margin, or nothing. Ties go to the shorter path, then to the one found first.
-
-    A path that hit a limit has ended too. V(s) is added to its return if the limit is not part of the task
-    (``Node.bootstrap``). A path that ends where the dynamics could not tell what follows is left out. Actions of the
-    chosen path that ``tree.may_prefer`` excludes carry no loss, and the last action is never one of them.
-    """
+    highest path, both paths and the margin, or nothing. Ties go to the shorter path, then to the one found first."""
     ended = [
         (path_return(path, tree.discount), tree, path)
         for tree in trees

@@ -53,17 +53,9 @@ class PolicyTargetConfig:
 def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
     """The states from which a good end was found, with the search's policy π' over their candidates.
 
-    Other states are left out, because the values of their candidates are only estimates, and the order of these is
-    often chance.
-
     "visits" is π'(a|s) = N(s,a) / Σ_b N(s,b) (Silver et al. 2017, with temperature 1); "improved" is π'(a|s) =
-    softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate with a malformed or refused call,
-    or one that ``tree.may_prefer`` excludes, has the target 0, and its probability is divided among the others. States
-    without any other candidate or without a visit are left out.
-
-    Args:
-        tree: a searched tree whose actions have token ids.
-        config: the target, and which ends are good.
+    softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate that ``tree.may_prefer`` excludes
+    has the target 0, and its probability is divided among the others.
     """
     ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]

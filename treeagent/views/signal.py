@@ -44,12 +44,8 @@ class _Values:
 
 
 def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
-    """A row for each depth, then one for all depths and one for ends. Empty if the trees have no finished real path.
-
-    A state counts if it is real and a finished path leads through it. It is good if one of these paths succeeds, so its
-    label says what this search found, not what could be found. The row of all depths mixes two things: what V knows
-    about tasks and depths, and the order of siblings, which is what search needs.
-    """
+    """A row for each depth, then one for all depths and one for ends. Empty if the trees have no finished real path. A
+    state counts if it is real and a finished path leads through it, and is good if one of these paths succeeds."""
     depths: dict[int, _Values] = {}
     every, ends = _Values(), _Values()
     for tree in trees:
@@ -70,8 +66,8 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
 
 
 def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
-    """The rows "all" and "ends" as metrics: ``value_auc``, ``value_separation`` and ``value_siblings`` for all depths,
-    and ``value_auc_ends`` and the like for ends. Metrics that cannot be computed are left out."""
+    """The rows "all" and "ends" as metrics: ``value_auc``, ``value_separation``, ``value_siblings``, and
+    ``value_auc_ends`` and the like. Metrics that cannot be computed are left out."""
     figures: dict[str, float] = {}
     for row in rows:
         suffix = {"all": "", "ends": "_ends"}.get(str(row.depth))
@@ -94,9 +90,7 @@ def _success_below(tree: Tree) -> dict[int, bool]:
 
 
 def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_Values], ends: _Values) -> None:
-    """Count the pairs of siblings that differ in whether a success was found. Pairs of two ends count in ``ends``, and
-    pairs of two states before the end in ``inner``. V at an end judges an outcome and V elsewhere predicts one, so a
-    mixed pair would measure neither."""
+    """Count the pairs of siblings that differ in whether a success was found; pairs of two ends count in ``ends``."""
     for kind, rows in ((True, [ends]), (False, inner)):
         alike = [child for child in children if child.ended == kind and (child.terminated or not kind)]
         good = [child.value for child in alike if found[id(child)]]

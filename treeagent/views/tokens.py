@@ -31,8 +31,7 @@ class TokenRow:
 
 
 def within(row: TokenRow, context: int) -> TokenRow:
-    """The part of a row that a model with a context of so many tokens reads. A state beyond it has no value there.
-    Nothing else is lost, because actions are sampled within the context: only an observation can be too long."""
+    """The part of a row that a model with a context of so many tokens reads."""
     if len(row.token_ids) <= context:
         return row
     known = zip(row.value_positions, row.value_targets, strict=True)
@@ -72,12 +71,8 @@ def turn_tokens(
     Args:
         edges: one part of a path, as ``Tree.segments`` cuts it.
         trained: ``id`` of the edges whose tokens carry loss; None for all.
-        closing: whether the observation after the last action belongs to the row. It is always left out if the prompt
-            starts anew there.
-
-    Raises:
-        UserError: the prompt starts anew between two of the actions, so the ids of the later action do not extend those
-            of the earlier one.
+        closing: whether the observation after the last action belongs to the row.
+        observed: ``id`` of the states whose tokens carry loss.
     """
     ids: list[int] = []
     mask: list[bool] = []
@@ -109,11 +104,7 @@ def turn_tokens(
 
 
 def require_logprobs(task_id: str, edges: Sequence[Edge]) -> None:
-    """Check that the actions have behaviour log-probabilities.
-
-    Raises:
-        UserError: an action has none, because its tree was imported.
-    """
+    """Check that the actions have behaviour log-probabilities."""
     if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges):
         raise UserError(
             f"the tree of task {task_id} holds no log-probabilities: it was imported, and can only be imitated, as by "
@@ -128,10 +119,7 @@ def path_rows(
     *,
     imitated: Collection[Edge] | None = None,
 ) -> Iterator[TokenRow]:
-    """A path as rows for imitation and for fitting values.
-
-    The path is cut where the prompt starts anew, and there is one row for each part that has anything to learn. Every
-    action then follows the prompt that it was sampled from, and every state is valued after its own prompt.
+    """A path as rows for imitation and for fitting values, cut where the prompt starts anew.
 
     Args:
         path: edges from the root on.

@@ -25,12 +25,8 @@ class ValueTargetConfig:
 
 
 def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
-    """Rows from the root to each leaf that give a target to every state with a known return, exactly once.
-
-    The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``. If V(s) was never
-    estimated in the tree, as in an imported transcript, a state above an end with a withheld reward has none, and
-    neither has one of a transcript that stops before an end.
-    """
+    """Rows from the root to each leaf that give a target to every state with a known return, exactly once. The rows
+    carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``."""
     targeted: set[int] = set()
     unknown = _states_before_unknown_ends(tree, config.target)
     succeeded = found_success(tree) if config.target == "success" else {}
@@ -55,9 +51,8 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
 
 
 def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
-    """The states on paths of unknown return, by ``id`` of the node: the reward of the end is withheld, or no search
-    grew the tree and its path stops before an end, as in a transcript that the model's context cuts. No V(s) replaces
-    the rest, because the tree has no estimates. A success needs no judge's verdict: it is known by the outcome."""
+    """The states on paths of unknown return, by ``id`` of the node, in a tree without estimates of V(s): the reward of
+    the end is withheld, or the path of a transcript stops before an end."""
     if tree.budget.estimates:
         return set()
     success = target == "success"
@@ -68,7 +63,7 @@ def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
 
 
 def is_read(node: Node) -> bool:
-    """Whether the state's tokens are known: it was evaluated or expanded, or it ends with the policy's own tokens."""
+    """Whether the state's tokens are known."""
     return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
 
@@ -83,17 +78,11 @@ def found_success(tree: Tree) -> dict[int, bool]:
 
 
 def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """The reward on the way to a state plus V(s) as search found it, in reward units. None if nothing was tried below
-    the state except refused calls, or if the state is an end with a withheld reward.
+    """The reward on the way to a state (along ``path`` from the root) plus V(s) as search found it, in reward units.
+    None if nothing was tried below the state except refused calls, or if the state is an end with a withheld reward.
 
-    A search at evaluation sees no reward. The value head must therefore estimate the whole outcome, both at ends and at
-    the states that are compared with them. Ends include the states at which the task's own limit cut the episode off.
-
-    Args:
-        node: the state.
-        path: the edges from the root to it.
-        config: which value to compute. "success" depends on the whole tree; use ``found_success`` for it.
-        discount: γ of a step, used in V(s) alone.
+    A search at evaluation sees no reward, so the value head must estimate the whole outcome. ``discount`` is γ of a
+    step, used in V(s) alone. For "success" use ``found_success``.
     """
     if config.target == "success":
         raise ValueError("a state's success depends on its whole tree: use found_success")
@@ -127,11 +116,8 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
 
 
 def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
-    """The λ-return G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')] (Sutton and Barto 2018, section 12.8).
-
-    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. If none was tried, the return is
-    r + γ V(s'); after a known end, V(s') is 0.
-    """
+    """The λ-return G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')] (Sutton and Barto 2018, section 12.8), where G^λ(s') is
+    the visit-weighted mean of G^λ(s',a') over the actions tried at s'."""
 
     def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
         after = each.leaf_return(discount) - (each.reward or 0.0)
@@ -155,8 +141,8 @@ def _return(edge: Edge, step: Callable[[Edge, Node, Sequence[Edge], Sequence[flo
 
 
 def _tried_edges(node: Node) -> list[Edge]:
-    """The tried edges with informative returns. A step back to an earlier state (``Node.repeat``) or a refused call is
-    left out if nothing was tried beyond it: V of a state would be fitted to itself."""
+    """The tried edges with informative returns: not those to refused calls or repeats beyond which nothing was tried,
+    where V of a state would be fitted to itself."""
     return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]
 
 

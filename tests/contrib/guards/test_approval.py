@@ -18,8 +18,7 @@ from treeagent.contrib.guards.shield import FORBIDDEN
 from treeagent.envs import Env, EnvDynamics
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.types import ToolCall, UserError
 

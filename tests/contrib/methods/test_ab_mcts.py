@@ -2,25 +2,16 @@
 
 import asyncio
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from toy_search import AllPolicy, Maze, TablePolicy, after, begin, calls, digest, task
+from toy_search import AllPolicy, Maze, TablePolicy, task
 from written_world import InOrder, Written, said
 
 from treeagent.contrib.methods.ab_mcts import ABMCTS, Beta, Gaussian
-from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
-from treeagent.search.puct import ValueRange
-from treeagent.types import Action, Policy, Proposal, State, Task, Transition, Value
-
-returns = st.lists(st.floats(0.0, 1.0), max_size=8)
+from treeagent.types import Policy, Value
 
 
 def grown(policy: Policy, world: Written | Maze, value: Value | None = None, seed: int = 0, **settings: object) -> Tree:
@@ -44,14 +35,6 @@ def test_a_beta_posterior_by_hand() -> None:
 @pytest.mark.parametrize("prior", [Gaussian(), Beta()])
 def test_without_returns_a_posterior_is_its_prior(prior: Gaussian | Beta) -> None:
     assert prior.after([]) == prior
-
-
-@given(returns, returns)
-def test_returns_may_come_at_once_or_one_after_the_other(first: Sequence[float], second: Sequence[float]) -> None:
-    at_once, then = Gaussian().after([*first, *second]), Gaussian().after(first).after(second)
-    assert (then.mean, then.variance) == pytest.approx((at_once.mean, at_once.variance))
-    together, apart = Beta().after([*first, *second]), Beta().after(first).after(second)
-    assert (apart.alpha, apart.beta) == pytest.approx((together.alpha, together.beta))
 
 
 @pytest.mark.parametrize(
@@ -96,52 +79,3 @@ def test_a_call_sampled_again_is_no_second_child_and_costs_no_second_step() -> N
     assert all(len(node.edges) <= 1 for node in tree.nodes())
     assert tree.budget.environment_steps == tree.budget.simulations == 6
     assert tree.budget.proposals >= 6
-
-
-def test_the_posterior_and_the_seed_decide() -> None:
-    def of(seed: int, posterior: str) -> str:
-        settings = {"posterior": posterior}
-        return digest(grown(TablePolicy({"a": 0.6, "b": 0.4}), Maze(0.1, 0.0), seed=seed, options=settings))
-
-    assert of(1, "gaussian") == of(1, "gaussian")
-    assert len({of(1, "gaussian"), of(2, "gaussian"), of(1, "beta")}) == 3
-
-
-class Listed(AllPolicy):
-    """Gives the priors of its words, as a policy does that scores the actions which an environment lists."""
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        told = await super().propose(states, count, seeds)
-        return [replace(each, priors=(1 / len(each.actions),) * len(each.actions)) for each in told]
-
-
-def test_more_simulations_in_flight_than_listed_actions() -> None:
-    tree = grown(Listed("a", "b"), Maze(0.3, 0.0), limits=Limits(simulations=24), leaves=5)
-    assert tree.error == "" and tree.budget.simulations == 24
-    assert all(len(node.edges) <= 2 for node in tree.nodes())
-
-
-@dataclass(frozen=True)
-class Stairs:
-    """Each of four steps pays 0.25."""
-
-    async def reset(self, task: Task) -> State:
-        return begin(task, "down")
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return Transition(after(state, action, "up"), 0.25, terminated=len(calls(state)) == 3)
-
-
-def test_the_range_holds_every_return_where_rewards_come_before_the_end() -> None:
-    """The simulations return 0.25, 0.5, 0.75 and 1. The greatest Q is 0.625, their mean."""
-    ranges = list[ValueRange]()
-
-    class Watched(ABMCTS):
-        async def grow(self, growth: Growth) -> None:
-            ranges.append(growth.value_range)
-            await super().grow(growth)
-
-    search = Watched(AllPolicy("a"), Stairs(), SearchConfig(Limits(simulations=4)))
-    [tree] = asyncio.run(search.run([task()], [0]))
-    assert tree.root.edges[0].value == 0.625
-    assert ranges == [ValueRange(0.25, 1.0)]

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from toy_llama import FirstLetter, plain_logprobs, sharpened
-from toy_search import AllPolicy, Treasure, calls, task
+from toy_search import AllPolicy, Treasure, task
 from transformers import PreTrainedModel
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, CriticSearch, LMCritic
-from treeagent.generators.base import Failure, Sample
+from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -93,21 +92,6 @@ def test_the_dialogue_by_hand() -> None:
     assert scores == [0.5] * 3  # what is first in one order is last in the other
 
 
-def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> None:
-    """Otherwise the model would score the letters as the first word of a thought."""
-    tokenizer = train_tokenizer([QUESTION, NEXT_QUESTION, *THINGS], CONFIG)
-    tokenizer.add_tokens(["<think>", "</think>"])
-    tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
-    scorer, thinking = FirstLetter(model()), ChatFormat(tokenizer)
-    rank(LMCritic(scorer, thinking), (state(), takes("red lamp", "old lamp", "new lamp")))
-    first, _, second, _ = (thinking.decode((*prompt, thinking.stop_id)) for prompt in scorer.asked)
-    assert first.endswith("with its letter alone.<|end|><|assistant|><think>\n\n</think>\n\n")
-    assert second == (
-        first + "A<|end|><|user|>Leave A out. Which of the others does? Answer with its letter alone."
-        "<|end|><|assistant|><think>\n\n</think>\n\n"
-    )
-
-
 def test_ranking_is_repeated_best_of_under_the_model() -> None:
     """Checked by plain forward passes over the same dialogue: the likeliest of the letters that are left, in each
     order."""
@@ -154,113 +138,11 @@ def test_scores_go_with_the_candidates_not_with_their_places(
     assert all(len(told) == 1 for told in by_thing.values())
 
 
-def test_a_state_is_ranked_the_same_alone_and_among_others() -> None:
-    asked = [(state(number), takes(*THINGS[number : number + 2 + number % 4])) for number in range(6)]
-    together = rank(LMCritic(LocalGenerator(model()), chat()), *asked)
-    critic = LMCritic(LocalGenerator(model(), cache_bytes=0), chat())
-    for each, scores in zip(asked, together, strict=True):
-        [alone] = rank(critic, each)
-        assert alone == pytest.approx(scores, abs=1e-4)
-    assert len({tuple(scores) for scores in together}) > 3
-
-
 def test_position_bias_cancels_in_both_orders() -> None:
     scorer, actions = FirstLetter(model()), takes(*THINGS[:4])
     told = rank(LMCritic(scorer, chat()), *((replace(state(), messages=state(n).messages), actions) for n in range(9)))
     assert told == [[0.5] * 4] * 9
     assert len({tuple(letters_of(prompt).items()) for prompt in scorer.asked}) > 4
-
-
-def test_every_token_of_the_questions_is_read_once() -> None:
-    """The beginning that both orders share is read once, then only what each further question adds. No token is
-    sampled."""
-    recorder, actions = FirstLetter(model()), takes(*THINGS[:4])
-    here = state(page="a shop " * 20)
-    generator = LocalGenerator(model())
-    [scores] = rank(LMCritic(generator, chat()), (here, actions))
-    rank(LMCritic(recorder, chat()), (here, actions))
-    opening, other = recorder.asked[:2]
-    shared = next(place for place, (one, two) in enumerate(zip(opening, other, strict=False)) if one != two)
-    assert shared > 50
-    again = [len(long) - len(short) for short, long in zip(recorder.asked, recorder.asked[2:], strict=False)]
-    assert len(again) == 4  # two orders of four candidates: three questions each
-    assert generator.usage.encoded_tokens == len(opening) + len(other) - shared + sum(again)
-    assert generator.usage.generated_tokens == 0
-    before = replace(generator.usage)
-    assert rank(LMCritic(generator, chat()), (here, actions)) == [scores]
-    assert generator.usage.encoded_tokens == before.encoded_tokens
-
-
-def test_a_turn_that_has_begun_is_shown_whole() -> None:
-    scorer = FirstLetter(model())
-    begun = Message("assistant", "Thought: it is dark\nAction:", chat().encode("Thought: it is dark\nAction:"), True)
-    here = replace(state(), messages=(*state().messages, begun))
-    rest = [Action(f" take[{thing}]", f"take[{thing}]") for thing in THINGS[:2]]
-    rank(LMCritic(scorer, chat()), (here, rest))
-    prompt, _ = scorer.asked
-    text = chat().decode(prompt)
-    for thing in THINGS[:2]:
-        assert f".\nThought: it is dark\nAction: take[{thing}]\n" in text
-    assert text.count("<|assistant|>") == 1
-    assert text.startswith("<|user|>buy number 0 in a shop\n\nThese are the candidates")
-
-
-def test_candidates_beyond_the_context_share_the_mean_score() -> None:
-    """If no question fits, all score 1/2. If only the first fits, its best candidate scores 1, and the others share the
-    mean of 1/2 and 0."""
-    critic, actions = LMCritic(LocalGenerator(model()), chat()), takes(*THINGS[:3])
-    long, fits = state(page="a shop " * 400), state()
-    crowded, plain = rank(critic, (long, actions), (fits, actions))
-    assert crowded == [0.5] * 3
-    assert [plain] == rank(critic, (fits, actions))
-    assert plain != [0.5] * 3
-    recorder = FirstLetter(model())
-    rank(LMCritic(recorder, chat()), (fits, actions))
-    *_, again = map(len, recorder.asked)
-    assert len(chat().encode(" red" * 9)) == 9
-    filled = state(page="a shop" + " red" * (CONFIG.context - again))
-    [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (filled, actions))
-    assert sorted(scores) in ([0.25, 0.25, 1.0], [0.25, 0.625, 0.625])  # the best may differ between the orders
-
-
-def test_one_candidate_needs_no_question() -> None:
-    scorer = FirstLetter(model())
-    alone = takes("lamp")
-    assert rank(LMCritic(scorer, chat()), (state(), alone), (state(1), takes("key", "key"))) == [[0.5], [0.5, 0.5]]
-    assert rank(LMCritic(scorer, chat()), (state(), [])) == [[]]
-    assert asyncio.run(LMCritic(scorer, chat()).rank([], [])) == []
-    assert not scorer.asked
-
-
-def test_more_candidates_than_letters_are_not_ranked() -> None:
-    """Widening has no limit, so a long search of one state may draw them."""
-    scorer = FirstLetter(model())
-    many = takes(*(f"lamp {number}" for number in range(27)))
-    assert rank(LMCritic(scorer, chat()), (state(), many)) == [[0.5] * 27]
-    assert not scorer.asked
-    assert rank(LMCritic(scorer, chat()), (state(), many[:26])) == [pytest.approx([0.5] * 26)]
-    assert scorer.asked
-
-
-class Failing(FirstLetter):
-    """A server that answers its first batch of questions, and none after it."""
-
-    def score(  # type: ignore[override]  # as a client of a server
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
-        trees: Sequence[str] = (),
-    ) -> list[list[Sample] | Failure]:
-        if self.asked and any(candidates):
-            return [Failure("the server is down")] * len(prompts)
-        return list(super().score(prompts, candidates, temperature, trees))
-
-
-def test_a_failed_question_leaves_the_other_candidates_equal() -> None:
-    """Each order chooses its first candidate, and then no question is answered."""
-    [scores] = rank(LMCritic(Failing(model()), chat()), (state(), takes("lamp", "desk", "key")))
-    assert sorted(scores) == [0.25, 0.625, 0.625]
 
 
 @dataclass(frozen=True)
@@ -296,26 +178,3 @@ def test_the_policys_own_model_reweighs_the_priors() -> None:
 def test_a_policy_without_a_model_is_refused() -> None:
     with pytest.raises(UserError, match="token ids"):
         asyncio.run(make_search(AllPolicy("a", "b"), Treasure(), SearchConfig(method="critic")).run([task()], [0]))
-
-
-class Knowing(CriticSearch):
-    """Its critic knows the path to the treasure."""
-
-    async def rank_actions(self, asked: Sequence[tuple[State, Sequence[Action]]]) -> Sequence[Sequence[float]]:
-        return [
-            [float(Treasure.path[: len(calls(state)) + 1] == (*calls(state), action.call)) for action in actions]
-            for state, actions in asked
-        ]
-
-
-def test_search_finds_the_treasure_sooner_with_a_critic_that_knows() -> None:
-    """There are 256 paths; the search counts as over where the treasure was found."""
-    found = []
-    for weight in (0.0, 0.5):
-        config = SearchConfig(Limits(simulations=400), "critic", {"weight": weight}, candidates=4)
-        search = Knowing(AllPolicy("a", "b", "c", "d"), Treasure(), config)
-        [tree] = asyncio.run(search.run([task()], [0]))
-        success = next(node for path, node in tree.walk() if node.terminated and path[-1].reward == 1.0)
-        found.append(tree.order.index(success))
-    alone, helped = found
-    assert helped < 12 < alone

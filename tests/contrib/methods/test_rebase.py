@@ -9,8 +9,7 @@ from toy_search import task
 from written_world import InOrder, Written, statistics
 
 from treeagent.contrib.methods.rebase import Rebase, split
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
 
 
@@ -54,9 +53,3 @@ def test_a_tree_by_hand() -> None:
     tree = grown(world, width=4, simulations=11)
     assert set(statistics(tree)) == {"a", "b", "c", "d", "aa", "ab", "ac", "ba", "aba", "abb", "abc"}
     assert (tree.budget.simulations, tree.budget.generated_tokens, tree.budget.proposals) == (11, 4 + 4 + 3, 4)
-
-
-def test_the_search_is_over_when_as_many_episodes_have_ended() -> None:
-    """Two of three end at depth 1, and the last one at depth 2."""
-    tree = grown(Written(ends={"a": 0.0, "b": 0.0, "ca": 1.0}), width=3, simulations=100)
-    assert set(statistics(tree)) == {"a", "b", "c", "ca"}

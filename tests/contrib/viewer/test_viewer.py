@@ -16,8 +16,8 @@ from treeagent.config import RunConfig
 from treeagent.contrib.viewer.collect import collect
 from treeagent.contrib.viewer.pack import FLAGS, criticality, pack
 from treeagent.contrib.viewer.page import write_page
-from treeagent.search.growth import Growth, backup
 from treeagent.search.record import to_record
+from treeagent.search.searcher import Growth, backup
 
 
 def named(row: dict[str, Any]) -> set[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import write_trees
-from treeagent.search.growth import Growth, backup
 from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.searcher import Growth, backup
 from treeagent.types import Action, Message, State, Task
 
 BREAKS = "<script>window.ran=1</script><img src=x onerror='window.ran=1'><svg onload='window.ran=1'>"

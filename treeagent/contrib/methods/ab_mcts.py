@@ -36,10 +36,9 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new
-from treeagent.search.methods import Path, Searcher
-from treeagent.search.node import Edge, Node
+from treeagent.search.node import Edge, Node, Path
 from treeagent.search.puct import merge_key
+from treeagent.search.searcher import Growth, Searcher, last_node, mark_exhausted, may_sample_new
 from treeagent.types import derive_seed
 
 
@@ -151,9 +150,9 @@ class ABMCTSOptions:
 class ABMCTS(Searcher):
     """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
 
-    Candidates are sampled ``widening`` at a time (by default one, as in the paper), or ``candidates`` at a time if
-    ``widening`` is 0. GEN uses up candidates that are not tried yet before it samples others. Parallel simulations
-    (``leaves``) draw from the same posteriors and differ by their random draws. No two of them try the same edge.
+    Candidates are sampled one at a time, as in the paper. GEN uses up candidates that are not tried yet before it
+    samples others. Parallel simulations (``leaves``) draw from the same posteriors and differ by their random draws. No
+    two of them try the same edge.
     """
 
     Options = ABMCTSOptions
@@ -163,7 +162,7 @@ class ABMCTS(Searcher):
         tree, prior = growth.tree, Beta() if self.options.posterior == "beta" else Gaussian()
         rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
         posteriors = _Posteriors(growth, prior, rng)
-        while (room := self.simulations_allowed(growth)) and not self.is_finished(growth):
+        while (room := self.simulations_allowed(growth)) and not growth.tree.root.exhausted:
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
             while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
@@ -185,7 +184,7 @@ class ABMCTS(Searcher):
         while not self._closed(node := last_node(growth, path)):
             choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
             untried = _untried(node, claimed)
-            can = untried is not None or not node.edges or may_sample_new(growth, node)
+            can = untried is not None or not node.edges or may_sample_new(node)
             if not can and not choices:
                 return False
             if can and (not choices or posteriors.prefers_new(node, choices)):
@@ -204,8 +203,7 @@ class ABMCTS(Searcher):
 
     async def _expand(self, growth: Growth, paths: Sequence[Path]) -> None:
         nodes = [last_node(growth, path) for path in paths]
-        count = self.config.widening or self.config.candidates
-        await self.sample(growth, nodes, [count] * len(nodes), may_widen=True)
+        await self.sample(growth, nodes, [1] * len(nodes), may_widen=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or

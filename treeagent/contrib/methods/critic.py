@@ -17,9 +17,9 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from treeagent.generators.base import Failure, Generator, common_prefix
 from treeagent.generators.chat import ChatFormat
-from treeagent.search.growth import Growth
-from treeagent.search.mcts import Search
+from treeagent.search.mcts import MctsOptions, Search
 from treeagent.search.node import Node
+from treeagent.search.searcher import Growth
 from treeagent.types import Action, Message, State, UserError, derive_seed
 
 QUESTION = """
@@ -151,7 +151,7 @@ def _turn(state: State, action: Action) -> str:
 
 
 @options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class CriticOptions:
+class CriticOptions(MctsOptions):
     """Settings of the search with a critic."""
 
     weight: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -164,7 +164,7 @@ class CriticSearch(Search):
 
     Agent Q mixes the score into Q instead (equation 10), where it never fades. In the prior it guides the first visits,
     and the returns outweigh it as they come in. The critic compares candidates, so a state gets ``search.candidates``
-    of them at once, whatever ``search.widening`` is.
+    of them at once, whatever its option ``widening`` is.
     """
 
     Options = CriticOptions

@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.decide import by_visits
-from treeagent.search.growth import Growth, last_node
-from treeagent.search.methods import Path, Searcher
+from treeagent.search.node import Path
+from treeagent.search.searcher import Growth, Searcher, last_node
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -38,10 +38,7 @@ class Lookahead(Searcher):
     Options = LookaheadOptions
     options: LookaheadOptions
 
-    @property
-    def prunes_repeats(self) -> bool:
-        """Never: an action once taken cannot be pruned."""
-        return False
+    prunes = False  # an action once taken cannot be pruned
 
     async def grow(self, growth: Growth) -> None:
         path: Path = []

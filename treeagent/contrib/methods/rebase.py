@@ -22,8 +22,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.baselines import Frontier
-from treeagent.search.growth import Growth, last_node
-from treeagent.search.methods import Path
+from treeagent.search.node import Path
+from treeagent.search.searcher import Growth, last_node
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -96,7 +96,7 @@ def _relabel(path: Sequence[Edge], target: float, discount: float) -> bool:
     if child is None or child.unknown:
         return False
     before = path_return([last], discount)
-    child.bootstrap, last.reward = False, last.reward or 0.0
+    last.reward = last.reward or 0.0
     last.reward += target - path_return(path)
     change = path_return([last], discount) - before
     for edge in reversed(path):

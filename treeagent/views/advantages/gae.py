@@ -2,7 +2,7 @@
 A_t = Σ_l (γλ)^l δ_{t+l} with δ_t = r_t + γ V(s_{t+1}) - V(s_t).
 
 V is the value function's estimate of each state when the search reached it, and 0 after a known end. MCTS estimates
-every state; other methods need ``search.estimate_all`` for that.
+every state; best-of-N needs its option ``estimate_all`` for that.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,484 @@
+"""What all search methods share. A method is a coroutine that grows one tree (``Searcher.grow``).
+
+It is written as if it searched a single tree, by ``sample``, ``step`` and ``estimate``. Many trees grow at once, and
+share the calls of the models (``together.py``). Limits and errors act only where a method asks
+``simulations_allowed``, so that every method is cut off in the same way. The samples for a tree depend only on its own
+seed. If the environment fails, only its own tree ends: a failed rollout is data (``Tree.error``).
+"""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from treeagent.seams import checked, resolve
+from treeagent.search.config import METHODS, Enough, SearchConfig
+from treeagent.search.decide import end_rank
+from treeagent.search.gumbel import Halving
+from treeagent.search.node import Edge, Node, Path, Spent, Tree, path_return, repeats_state
+from treeagent.search.puct import ValueRange, candidate_edges, given_edges, merge_key, sampled_edges
+from treeagent.search.together import Together
+from treeagent.types import (
+    Dynamics,
+    Estimate,
+    Policy,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    UserError,
+    Value,
+    derive_seed,
+    is_concurrent,
+    storable,
+    time_limit,
+)
+
+MOST_FREE = 1000
+"""Most simulations that may spend nothing of the limits, as where only tokens are limited and a policy samples none."""
+LEAST_UNSEEN = 0.05
+"""Below this P(new) a state counts as having no further calls to sample, because samples rarely find a new one."""
+
+OnBatch = Callable[[Sequence[Tree]], None]
+"""A function that is called between the calls of models with all trees in their current state."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """A tree that is being grown, with the data that only its search needs."""
+
+    tree: Tree
+    number: int = 0
+    """The place of the tree among those that grow together."""
+    value_range: ValueRange = field(default_factory=ValueRange)
+    seed_count: int = 0
+    """How many seeds ``next_seed`` has returned."""
+    depth: int = 0
+    """Number of steps on the longest path of the tree."""
+    noise: list[float] = field(default_factory=list)
+    """The Gumbel noise of each edge of the root."""
+    halving: Halving | None = None
+    """The schedule of sequential halving; None before the root's candidates are complete."""
+    best: float = -math.inf
+    """G + λ ℓ of the best end of the task so far (``Enough``)."""
+    failure: str = ""
+    """Why the latest failed request to the policy or the value failed."""
+
+    def next_seed(self) -> int:
+        """The seed of the next sample."""
+        self.seed_count += 1
+        return derive_seed(self.tree.seed, self.seed_count)
+
+
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class NoOptions:
+    """The options of a method that has none."""
+
+
+class Searcher(ABC):
+    """Base class of the search methods. Grows one tree for each task, many trees at once.
+
+    Args:
+        value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
+        noise: False leaves out the noise at the root, as evaluation does.
+        enough: may end the search of a task once good ends are found; None never does.
+    """
+
+    Options: ClassVar[type[Any]] = NoOptions
+    """A pydantic dataclass: the method's own settings."""
+    prunes: ClassVar[bool] = True
+    """Whether ``search.prune_repeats`` applies to the method."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        dynamics: Dynamics,
+        config: SearchConfig,
+        value: Value | None = None,
+        *,
+        noise: bool = True,
+        enough: Enough | None = None,
+    ) -> None:
+        self.policy, self.dynamics, self.config, self.value = policy, dynamics, config, value
+        self.noise, self.enough = noise, enough
+        self.options: Any = checked(self.Options, config.options, f"search method {config.method!r}")
+
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
+        """Search each task. Returns one tree for each, in order.
+
+        Args:
+            seeds: one for each task. Equal seeds give equal trees, whatever other tasks are searched at the same time.
+            on_batch: called before every call of a model, and when a tree has stopped growing, with all trees.
+        """
+        models = ((self._propose, self.policy), (self._estimate, self.value))
+        asks = [ask for ask, model in models if not is_concurrent(model)]
+        trees = list[Tree]()
+        self.models = Together(asks, len(tasks), lambda: on_batch(trees) if on_batch else None)
+        growths = await create_trees(self.dynamics, tasks, seeds, self.config)
+        trees += [growth.tree for growth in growths]
+        if self.config.prune_repeats and self.prunes:
+            _require_keys(trees)
+        growing = [asyncio.create_task(self._grow(growth)) for growth in growths]
+        try:
+            await asyncio.gather(*growing)
+        finally:
+            for task in growing:
+                task.cancel()
+            await asyncio.gather(*growing, return_exceptions=True)
+            await self.models.close()
+        return trees
+
+    async def _grow(self, growth: Growth) -> None:
+        growth.tree.budget.seconds = self.models.share_time()
+        await self.grow(growth)
+        self.models.leave()
+
+    @abstractmethod
+    async def grow(self, growth: Growth) -> None:
+        """Grow one tree by ``sample``, ``step`` and ``estimate``. After a failed step the tree has an error."""
+
+    async def sample(
+        self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int] = (), *, may_widen: bool = False
+    ) -> None:
+        """Sample candidates at each node: ``config.candidates``, or as many as ``counts`` says. ``may_widen`` is as in
+        ``add_candidates``."""
+        counts = counts or [self.config.candidates] * len(nodes)
+        proposals = await self.proposals(growth, nodes, counts)
+        for node, count, proposal in zip(nodes, counts, proposals, strict=True):
+            add_candidates(growth, node, proposal, count, may_widen=may_widen)
+
+    async def proposals(self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int]) -> Sequence[Proposal]:
+        """Actions of the policy at each node, as many as ``counts`` says."""
+        if not nodes:
+            return ()
+        asked = [(node.state, count, growth.next_seed()) for node, count in zip(nodes, counts, strict=True)]
+        return await self.models.ask(self._propose, growth.number, asked)
+
+    async def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> None:
+        """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
+        seconds = self.config.step_seconds
+        if len(paths) == 1:
+            await take_step(self.dynamics, growth, paths[0], seconds)
+        elif paths:
+            await asyncio.gather(*[take_step(self.dynamics, growth, path, seconds) for path in paths])
+        if self.config.prune_repeats and self.prunes:
+            for path in paths:
+                if repeats_state(growth.tree, path):
+                    prune_repeat(growth, path)
+        if estimate:
+            await self.estimate(growth, [path for path in paths if path[-1].child is not None])
+
+    async def estimate(self, growth: Growth, paths: Sequence[Path]) -> None:
+        """Estimate V(s) at the end of each path, except after a step without an answer and at a pruned repeat."""
+        if self.value is None or not paths:
+            return
+        asked = [path for path in paths if not ((node := last_node(growth, path)).unknown or node.repeat)]
+        if asked:
+            states = [last_node(growth, path).state for path in asked]
+            for path, answer in zip(asked, await self.models.ask(self._estimate, growth.number, states), strict=True):
+                store_estimate(growth, path, answer)
+
+    async def _propose(self, asked: Sequence[tuple[State, int, int]]) -> Sequence[Proposal]:
+        """Call the policy once for all states that want the same number of candidates."""
+        states, counts, seeds = zip(*asked, strict=True)
+        if len(different := sorted(set(counts))) == 1:
+            return await self.policy.propose(states, counts[0], seeds)
+        proposals = dict[int, Proposal]()
+        for count in different:
+            places = [place for place, each in enumerate(counts) if each == count]
+            some = await self.policy.propose([states[at] for at in places], count, [seeds[at] for at in places])
+            proposals |= zip(places, some, strict=True)
+        return [proposals[place] for place in range(len(asked))]
+
+    async def _estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        assert self.value is not None
+        return await self.value.estimate(states)
+
+    def simulations_allowed(self, growth: Growth) -> int:
+        """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed,
+        reached a limit or has too little to gain."""
+        tree, limits, leaves = growth.tree, self.config.limits, self.config.leaves
+        if tree.error or tree.root.ended or (share := limits.share(tree.budget)) >= 1:
+            return 0
+        if tree.budget.simulations >= MOST_FREE and not share:
+            tree.error = f"{MOST_FREE:,} simulations spent nothing of the limits: set limits.simulations too"
+            return 0
+        if self.enough and self.enough.gains_too_little(growth.best, share):
+            return 0
+        return leaves if limits.simulations is None else min(leaves, limits.simulations - tree.budget.simulations)
+
+    def groups(self, growth: Growth, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+        """Split ``paths`` into groups, each as large as ``simulations_allowed`` when the previous one is finished."""
+        start = 0
+        while start < len(paths) and (room := self.simulations_allowed(growth)):
+            yield paths[start : start + room]
+            start += room
+
+    def is_expandable(self, path: Path) -> bool:
+        """Whether the tree may grow beyond ``path``."""
+        node = path[-1].child
+        return node is not None and not self.is_end(node)
+
+    def is_end(self, node: Node) -> bool:
+        """Whether the tree does not grow beyond ``node``: the episode ended there, the path led back to an earlier
+        state, or a refused call led there, which leaves the environment unchanged."""
+        return node.terminated or node.truncated or node.repeat or node.invalid
+
+    def back_up(self, growth: Growth, path: Path) -> None:
+        """Finish a simulation, and update the best end so far."""
+        growth.tree.budget.seconds = self.models.share_time()
+        backup(growth, path)
+        leaf = path[-1].child
+        if self.enough and leaf is not None and leaf.terminated:
+            rank = end_rank(growth.tree, path, leaf, self.enough.likelihood_weight)
+            growth.best = max(growth.best, growth.tree.root.state.paid + rank[1])
+
+    def rank(self, path: Path) -> tuple[float, float]:
+        """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the
+        probability Π P(s,a) of its actions."""
+        return path_return(path, self.config.discount), math.prod(edge.prior for edge in path)
+
+
+def make_search(
+    policy: Policy,
+    dynamics: Dynamics,
+    config: SearchConfig,
+    value: Value | None = None,
+    *,
+    noise: bool = True,
+    enough: Enough | None = None,
+) -> Searcher:
+    """Create a search of the method that ``config.method`` names. The other arguments are those of ``Searcher``."""
+    method: type[Searcher] = resolve("search.method", config.method, METHODS)
+    return method(policy, dynamics, config, value, noise=noise, enough=enough)
+
+
+def _require_keys(trees: Sequence[Tree]) -> None:
+    for tree in trees:
+        if not tree.error and tree.root.state.place is None:
+            raise UserError(
+                f"search.prune_repeats compares keys of states, but {tree.task.id} has none: define state_key in the "
+                "environment, or set search.prune_repeats=false"
+            )
+
+
+def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
+    """The node at the end of ``path``."""
+    node = path[-1].child if path else growth.tree.root
+    assert node is not None
+    return node
+
+
+async def create_trees(
+    dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
+) -> list[Growth]:
+    """Create a tree for each task, which consists of its root. If the environment fails to reset, the tree has an
+    error."""
+    config = config or SearchConfig()
+
+    async def one(number: int, task: Task, seed: int) -> Growth:
+        try:
+            async with nullcontext() if config.step_seconds is None else time_limit(config.step_seconds):
+                root, error = Node(await dynamics.reset(task)), ""
+        except Exception as failure:  # the episode boundary: a failed rollout is data
+            root, error = Node(State(task, ()), truncated=True), describe(failure)
+        return Growth(Tree(task, seed, root, error=error, discount=config.discount), number)
+
+    seeded = list(zip(tasks, seeds, strict=True))
+    return await asyncio.gather(*[one(number, task, seed) for number, (task, seed) in enumerate(seeded)])
+
+
+def describe(error: Exception) -> str:
+    """The type and message of an error, as text that a file can hold."""
+    try:
+        words = str(error)
+    except Exception:  # str() of a foreign exception may itself fail
+        words = ""
+    return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
+
+
+def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
+    """Add the candidates of a proposal to a node as edges. If the policy gives all possible actions with their priors,
+    the first ``count`` become edges, or all of them with ``may_widen``.
+
+    Args:
+        may_widen: whether further candidates may be sampled at the same node. The priors of the edges then leave
+            P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
+    """
+    if not store_proposal(growth, node, proposal):
+        return
+    if proposal.priors:  # all possible actions are known, so widening has nothing to add later
+        node.edges = given_edges(proposal.actions, proposal.priors, None if may_widen else count)
+        return
+    if not may_widen:
+        node.edges = candidate_edges(proposal.actions)
+        return
+    node.samples = [*(node.samples or ()), *proposal.actions]
+    edges, node.unseen = sampled_edges(node.samples)
+    known = {merge_key(edge.action): edge for edge in node.edges}
+    node.edges = [known.get(merge_key(edge.action), edge) for edge in edges]
+    for edge, sampled in zip(node.edges, edges, strict=True):
+        edge.prior = sampled.prior
+    latest = {merge_key(action) for action in proposal.actions}
+    node.fresh = [edge for edge in node.edges if merge_key(edge.action) in latest]
+
+
+def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
+    """Count a proposal's cost, and store at the node what the policy read. A node that the policy cannot read becomes a
+    truncated end. Returns whether there are candidates."""
+    budget = growth.tree.budget
+    budget.proposals += 1
+    if proposal.context_ids:
+        node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
+    if proposal.failed:
+        _leave_unknown(growth, node, proposal.error)
+        return False
+    if proposal.error:
+        node.truncated = node.exhausted = True
+        node.unseen = 0.0
+        if node is growth.tree.root:
+            growth.tree.error = proposal.error
+        return False
+    budget.generated_tokens += proposal.generated_tokens
+    return not node.unknown  # another request for this node, of the same batch, may have failed
+
+
+def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
+    """Handle a failed request about a node. A node without edges becomes a dead end of unknown value, and a node with
+    edges gets no further ones. If it is the root, the search ends."""
+    growth.failure = reason
+    if node is growth.tree.root:
+        growth.tree.error = reason
+    node.unseen = 0.0
+    if not node.edges:
+        node.terminated = False
+        node.truncated = node.unknown = node.exhausted = True
+
+
+async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
+    """Step through the last edge of ``path``, and add the node that it led to. If the step fails or takes more than
+    ``seconds``, the tree stores the reason as its error, and the edge stays without a child."""
+    parent = path[-2].child if len(path) > 1 else growth.tree.root
+    assert parent is not None
+    try:
+        if seconds is None:
+            transition = await dynamics.step(parent.state, path[-1].action)
+        else:
+            async with time_limit(seconds):
+                transition = await dynamics.step(parent.state, path[-1].action)
+    except Exception as error:  # the episode boundary: a failed rollout is data
+        growth.tree.error = describe(error)
+        return
+    _add_step(growth, path, parent, transition)
+
+
+def _add_step(growth: Growth, path: Sequence[Edge], parent: Node, transition: Transition) -> None:
+    """Add the node that a step led to below the last edge of ``path``. If the step paid a reward that is not finite,
+    the tree stores the reason as its error."""
+    edge, tree, reward = path[-1], growth.tree, transition.reward
+    tree.budget.environment_steps += transition.cost
+    if transition.origin == "imagined":
+        tree.budget.imagined_steps += 1
+        tree.budget.unreadable += bool(transition.error)
+    if reward is not None and not math.isfinite(reward):
+        tree.error = f"the environment gave the reward {reward}"
+        return
+    edge.reward, edge.own_reward = reward, transition.outcome
+    unknown = bool(transition.error)
+    ended = transition.terminated or transition.truncated or unknown
+    paid = 0.0 if ended and reward is not None else parent.state.paid + (reward or 0.0)
+    state = transition.state
+    if ended != state.ended or paid != state.paid:
+        state = replace(state, ended=ended, paid=paid)
+    edge.child = node = Node(state)
+    if ended:
+        node.terminated = transition.terminated and not unknown
+        node.truncated = transition.truncated or unknown
+        node.unknown, node.exhausted = unknown, True
+    node.origin = parent.origin if edge.thought else transition.origin
+    node.invalid = transition.invalid
+    if len(path) > growth.depth:
+        growth.depth = max(growth.depth, sum(not each.thought for each in path))
+
+
+def prune_repeat(growth: Growth, path: Sequence[Edge]) -> None:
+    """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0."""
+    node, parent = last_node(growth, path), last_node(growth, path[:-1])
+    node.repeat, node.value = True, min(0.0, parent.value, growth.value_range.low)
+
+
+def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> None:
+    """Store V(s) and the context tokens of the node at the end of ``path``, and count the cost of the estimate. If the
+    request failed, the node is a dead end of unknown value, unless its return is known without V(s)."""
+    node = last_node(growth, path)
+    if not math.isfinite(estimate.value):
+        raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
+    node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
+    budget = growth.tree.budget
+    budget.estimates += 1
+    budget.environment_steps += estimate.environment_steps
+    budget.imagined_steps += estimate.imagined_steps
+    budget.unreadable += estimate.unreadable
+    budget.generated_tokens += estimate.generated_tokens
+    if estimate.failed and not (path and node.final and path[-1].reward is not None):
+        _leave_unknown(growth, node, estimate.error)
+
+
+def backup(growth: Growth, path: Sequence[Edge]) -> None:
+    """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
+
+    A simulation that ends where the dynamics could not tell what follows counts against the budget, but is not a
+    visit, because its return would have no basis.
+
+    An exhausted edge of a state on the path may be known to lead to more than G. The simulation would have revisited
+    that edge, but looked elsewhere because the revisit finds nothing new. The revisit is counted all the same, and its
+    return continues up the path (as a proven child's value does in MCTS-Solver, Winands et al. 2008). Otherwise every
+    further failure beside a success would lower the value of the path to that success.
+    """
+    tree, values, leaf = growth.tree, growth.value_range, path[-1].child
+    assert leaf is not None
+    budget, gamma = tree.budget, tree.discount
+    budget.simulations += 1
+    tree.order.append(leaf)
+    steps = budget.environment_steps + budget.imagined_steps
+    tree.spent.append(Spent(budget.generated_tokens, steps, budget.seconds))
+    if leaf.unknown:
+        return
+    value = path[-1].leaf_return(gamma)
+    for index in range(len(path) - 1, -1, -1):
+        edge, node = path[index], path[index - 1].child if index else tree.root
+        assert node is not None
+        if edge is not path[-1]:
+            value = (edge.reward or 0.0) + edge.discount(gamma) * value
+        while True:
+            edge.visits += 1
+            edge.value_sum += value
+            node.edge_visits += 1
+            node.edge_values += value
+            mean = edge.value_sum / edge.visits
+            if not values.low <= mean <= values.high:
+                values.include(mean)
+            if node.best <= value:
+                break
+            value = node.best
+            edge = next(each for each in node.edges if each.best == value)
+
+
+def may_sample_new(node: Node) -> bool:
+    """Whether a further sample at a node might be a call that was not sampled there yet."""
+    return node.unseen >= LEAST_UNSEEN
+
+
+def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
+    """Mark the exhausted nodes of ``path``, from the leaf up. In a deterministic environment a further visit would find
+    nothing new there, so search spends its simulations elsewhere."""
+    for node in reversed(growth.tree.states(path[:-1])):
+        if may_sample_new(node) or not all(edge.exhausted for edge in node.edges):
+            return
+        node.exhausted = True
