@@ -69,8 +69,7 @@ class Task:
     seed: int = 0
     """Seed of the environment's own randomness at reset."""
     data: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """What the environment and its verifier need, including the answer. Plain JSON values, because trees store them.
-    Never shown to the agent."""
+    """What the environment and its verifier need, as plain JSON values. Never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,8 @@ class Action:
     error: str = ""
     """Why ``text`` holds no well-formed call. A malformed call is data, not an exception."""
     forced: tuple[int, ...] = ()
-    """Indices into ``token_ids`` of tokens that were not sampled, but inserted to lead the turn into its call or to its
-    end. They carry no loss, and their ``logprobs`` are 0."""
+    """Indices into ``token_ids`` of tokens that were not sampled, but inserted. They carry no loss, and their
+    ``logprobs`` are 0."""
 
     @property
     def logprob(self) -> float:
@@ -172,15 +171,14 @@ class State:
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle with which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
-    """Sum of the rewards on the path to this state, which V(s) does not contain. Withheld rewards count as 0. At an end
-    of the task with a known reward it is 0, because V(s) is the whole outcome there. Set by the search."""
+    """Sum of the rewards on the path to this state, which V(s) does not contain; 0 at an end with a known reward, where
+    V(s) is the whole outcome. Set by the search."""
     ended: bool = field(default=False, compare=False)
     """Whether the step that led here ended the episode or hit a limit, so that no step follows. Set by the search."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
     """Every action that is legal here, as texts; None if the dynamics was not asked for them or cannot list them."""
     place: str | None = field(default=None, compare=False, repr=False)
-    """The environment's own key of this state (``Env.state_key``), which unlike ``key`` does not count the steps used;
-    None if unknown, as in imagined and stored states."""
+    """The environment's own key of this state (``Env.state_key``), without the steps used; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +201,9 @@ class Transition:
     cost: int = 1
     """Environment steps spent, including replayed steps."""
     error: str = ""
-    """Why the dynamics cannot tell what follows, for example because a world model's answer cannot be read. The value
-    of the step is then unknown, and it does not count as a visit."""
+    """Why the dynamics cannot tell what follows. The step then does not count as a visit."""
     info: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What the environment says of the step beside its observation, for a function of ``rewards.function``. Empty if
-    rewards are withheld. Never stored, and never shown to the agent."""
+    """What the environment says of the step beside its observation, for a function of ``rewards.function``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,29 +211,22 @@ class Proposal:
     """Candidate actions that a policy proposes at one state."""
 
     context_ids: tuple[int, ...] = ()
-    """Token ids that the state adds to the prompt after its last assistant message; at the root, the whole prompt. The
-    full prompt is the concatenation of contexts and sampled actions along the path. Empty if the policy reads no
-    tokens."""
+    """Token ids that the state adds to the prompt after its last assistant message; at the root, the whole prompt."""
     actions: tuple[Action, ...] = ()
-    """The actions as sampled, duplicates included. If ``priors`` are given, these are all possible actions and may be
-    more than were asked for; a caller that wants n of them takes the first n."""
+    """The actions as sampled, duplicates included; all possible actions if ``priors`` are given."""
     error: str = ""
-    """Why there are no actions: the policy cannot read the state, for example because it is longer than the model's
-    context, or the request failed. No action follows this state."""
+    """Why there are no actions: the policy cannot read the state, or the request failed."""
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
     prompt starts anew here, and ``context_ids`` holds all of it."""
     unlisted_tokens: int = 0
     """Number of tokens sampled for the actions by a server that returns their count but not their ids."""
     priors: tuple[float, ...] = ()
-    """P(a|s) of each action, if the policy knows them all. They sum to 1, and those of equal calls add up. Empty if the
-    search must estimate priors from the samples."""
+    """P(a|s) of each action, if the policy knows them all. Empty if the search must estimate them from the samples."""
     shared_tokens: int = 0
-    """Tokens that were processed once for several actions, such as a common prefix of scored actions: how many
-    repetitions of them were saved."""
+    """How many repetitions of tokens, such as a common prefix of scored actions, were saved."""
     failed: bool = False
-    """Whether the request failed, for the reason in ``error``. The state is then no end of the episode: what follows it
-    is unknown."""
+    """Whether the request failed, for the reason in ``error``: what follows is then unknown."""
 
     def __post_init__(self) -> None:
         if self.priors and not (min(self.priors) >= 0 and math.isclose(sum(self.priors), 1, abs_tol=1e-3)):
@@ -245,8 +234,7 @@ class Proposal:
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled or scored for the actions, including those of duplicates. Inserted tokens (``Action.forced``)
-        are not counted."""
+        """Tokens sampled or scored for the actions, without inserted ones (``Action.forced``)."""
         chosen = sum(len(action.token_ids) - len(action.forced) for action in self.actions)
         return self.unlisted_tokens + chosen - self.shared_tokens
 
@@ -264,8 +252,7 @@ class Estimate:
     generated_tokens: int = 0
     """Tokens sampled for the estimate."""
     error: str = ""
-    """Why the state cannot be read. A value head's ``value`` is then 0, because no action can follow there. For a
-    rollout, also why the environment failed on the way."""
+    """Why the state cannot be read, or why a rollout's environment failed."""
     left_out: tuple[int, ...] = ()
     """As in ``Proposal``."""
     imagined_steps: int = 0

@@ -18,19 +18,8 @@ from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import Imagination, with_planning_world
 from treeagent.pipeline.imagined_replay import verify_all
-<<<<<<< HEAD
 from treeagent.pipeline.trees import read_trees
-from treeagent.search.config import SearchConfig
-from treeagent.search.config import Limits
-=======
-from treeagent.pipeline.metrics import Cost
-from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rounds import _spreads
-from treeagent.pipeline.trees import read_trees, stored_trees, write_trees
-from treeagent.pipeline.warm_start import warm_start
-from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.config import Limits, SearchConfig
->>>>>>> 6df6fd27 (Search in eleven modules without reopening, limits outside the task and fields for reports; MCTS and best-of-N have options of their own)
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, finished_paths, path_return
 from treeagent.store import digest, read_as, shards
@@ -129,53 +118,6 @@ def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less(
     assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
 
 
-<<<<<<< HEAD
-=======
-class Clocked(Doors):
-    """Cuts the episode off where another house of doors ends it."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        observation, _, ends, _, info = super().step(action)
-        return observation, 0.0, False, ends, info
-
-
-def test_a_replay_that_is_cut_off_is_an_end() -> None:
-    tree = imagine(Teller(), Clocked())
-    end = edges(tree)["rr"].child
-    assert end is not None and (end.origin, end.truncated) == ("real", True)
-    assert end.final
-
-
-def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
-    tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
-    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
-    assert edges(tree)["r"].value == pytest.approx(0.9)
-
-
-def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
-    env = Doors(dict.fromkeys(ENDS, 2 / 3))
-    tree = imagine(Teller(prize=lambda taken: 0.667), env)
-    assert env.steps == 2  # no other path promises more
-    assert len(list(imitation_rows(tree, ImitationConfig(min_return=0.6)))) == 1
-
-
-class LooseLines(Doors):
-    """Ends every observation with a line feed, as many programs do."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        observation, *others = super().step(action)
-        return (f"{observation}\n", *others)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
-    """A server may strip it. The agent learns from the text that it has read."""
-    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
-    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, ImitationConfig()))) == 1
-    assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
-
-
->>>>>>> 6df6fd27 (Search in eleven modules without reopening, limits outside the task and fields for reports; MCTS and best-of-N have options of their own)
 def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
     """The model prefers the left doors; the right ones are second."""
     env = Doors()

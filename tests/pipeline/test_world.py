@@ -20,14 +20,8 @@ from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.world import experiences, fit, split
-<<<<<<< HEAD
 from treeagent.pipeline.world_audit import audit_world
-from treeagent.search.config import SearchConfig
-from treeagent.search.config import Limits
-=======
-from treeagent.pipeline.world_audit import AUDIT_STEPS, audit_world, kinds
 from treeagent.search.config import Limits, SearchConfig
->>>>>>> 6df6fd27 (Search in eleven modules without reopening, limits outside the task and fields for reports; MCTS and best-of-N have options of their own)
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
