@@ -169,7 +169,7 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
     assert [outcome.error for outcome in outcomes] == ["", ""]
 
 
-@pytest.mark.parametrize("format", ["react", "json"])
+@pytest.mark.parametrize("format", ["react", "tools"])
 @pytest.mark.parametrize("actions", ["score", "both"])
 def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str, format: str, tmp_path: Path) -> None:
     """An untrained model searches and plays without malformed or refused calls, unless it also samples turns."""
