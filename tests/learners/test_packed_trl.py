@@ -29,12 +29,15 @@ def test_trls_own_supervised_trainer_has_the_same_losses_packed() -> None:
 def test_trls_own_grpo_trainer_generates_and_learns_the_same_packed(tmp_path: Path) -> None:
     """Prompts are padded on the left, completions on the right; generation is left alone."""
 
+    def lengths(completions: list[str], **_: object) -> list[float | None]:
+        return [float(len(text)) for text in completions]
+
     def trained(packed: bool) -> tuple[Tensor, int]:
         torch.manual_seed(0)
         model, forwarded = make_model(), list[int]()
         trainer = GRPOTrainer(
             model=model,
-            reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
+            reward_funcs=lengths,
             args=GRPOConfig(
                 output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=8, num_generations=4,
                 max_completion_length=4, learning_rate=1e-2, report_to="none", disable_tqdm=True, save_strategy="no",

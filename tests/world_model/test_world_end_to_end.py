@@ -75,7 +75,7 @@ def test_a_model_from_scratch_learns_the_transitions_it_is_shown() -> None:
     )
     train_sft(network, chat.tokenizer, rows, config)
     model = ExperienceModel(LocalWriter(LocalGenerator(network), chat, 256), WORDING, max_steps=10)
-    found = asyncio.run(audit(model, steps, horizon=10))
+    found = asyncio.run(audit(model, steps))
     assert found.overall.observation_exact >= 0.95
     assert found.overall.reward_accuracy >= 0.95
     assert found.overall.unreadable == 0.0

@@ -60,7 +60,18 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
     scale = ["--processes", "2"]
     if shared:
         scale += ["--accelerate-config", str(accelerate(tmp_path, use_cpu=True))]
-    update = ["update", "grpo", base, "--config", CONFIG, "--out", out, "--trees", finished_run, "policy.lora.rank=4"]
+    update: list[str | Path] = [
+        "update",
+        "grpo",
+        base,
+        "--config",
+        CONFIG,
+        "--out",
+        out,
+        "--trees",
+        finished_run,
+        "policy.lora.rank=4",
+    ]
     done = treeagent("scale", *scale, *update)
     assert done.returncode == 0, done.stderr
     facts = Run.open(out).facts("grpo")
