@@ -64,7 +64,7 @@ check: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	-$(BIN)/python -m benchmarks.size
+	$(BIN)/python -m benchmarks.size
 
 # Build the site and check its links; a warning is an error. Open build/site/index.html.
 docs: install

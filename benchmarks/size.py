@@ -30,6 +30,7 @@ def size(root: Path = ROOT) -> dict[str, int]:
         "core_lines": _lines(core),
         "core_modules": len(core),
         "contrib_lines": _lines(contrib),
+        "contrib_modules": len(contrib),
         "settings": len(re.findall(r"^\| `", settings, re.MULTILINE)),
         "commands": len(cast(TyperGroup, get_command(app)).commands),
         "test_lines": _lines((root / "tests").rglob("*.py")),
