@@ -46,7 +46,7 @@ def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
         return tuple(itertools.islice(fresh, shuffler.randint(fewest, 3)))
 
     def below(depth: int) -> Node:
-        end = shuffler.choice(["", "", "terminated", ""]) if depth else ""
+        end = shuffler.choice(["", "", "terminated", "terminated"]) if depth else ""
         made = node(ids(1), value=shuffler.randint(0, 10) / 10, end=end)
         if not end and depth < 3:
             made.edges = list(siblings(depth))
@@ -57,7 +57,7 @@ def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
             visits = shuffler.randint(0, 4)
             sampled = ids(1)
             child = below(depth + 1) if visits else None
-            reward = shuffler.choice([0.0, 1.0]) if child is not None and child.terminated else 0.0
+            reward = shuffler.choice([0.0, 0.5, 1.0]) if child is not None and child.terminated else 0.0
             yield edge(f"{depth}{place}", sampled, visits, visits * shuffler.randint(0, 10) / 10, child, reward)
 
     return Tree(TASK, 0, below(0), Budget(estimates=1))
