@@ -158,7 +158,7 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "save_steps": config.save_every,
         "save_total_limit": 2,  # the newest may be half-written
         "seed": config.seed,
-        "use_cpu": model.device.type == "cpu" and "LOCAL_RANK" not in os.environ,  # a launcher chooses the device
+        "use_cpu": model.device.type == "cpu" and not ("LOCAL_RANK" in os.environ and torch.cuda.is_available()),
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,
         "remove_unused_columns": False,
