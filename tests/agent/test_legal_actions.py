@@ -159,8 +159,8 @@ def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:
         given_edges(actions, (0.5, 0.5))
 
 
-def grow(name: str, options: dict[str, object], tasks: slice, method: str = "mcts", **settings: object) -> list[Tree]:
-    env = make_env(name, options)
+def grow(name: str, game: dict[str, object], tasks: slice, method: str = "mcts", **settings: object) -> list[Tree]:
+    env = make_env(name, game)
     dynamics = EnvDynamics(env, max_steps=6, list_actions=True)
     by = replace(policy(generator=roomy()), tools=env.tools())
     config = SearchConfig(limits=Limits(simulations=12), method=method, candidates=3, **settings)  # type: ignore[arg-type]

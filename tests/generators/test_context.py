@@ -145,8 +145,13 @@ class Recorder(LocalGenerator):
         return super().hidden(prompts)
 
 
+FIXED: dict[str, dict[str, Any]] = {"mcts": {"options": {"widening": 0}}, "best_of_n": {}, "beam": {}, "best_first": {}}
+
+
 def grow(tasks: Sequence[Task], generator: LocalGenerator, chat: ChatFormat = CHAT, **config: Any) -> list[Tree]:
-    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, "options": {"widening": 0}, **config})
+    settings = SearchConfig(
+        limits=Limits(simulations=20), **{"candidates": 2, **FIXED[config.get("method", "mcts")], **config}
+    )
     whole = LLMPolicy(generator, chat, max_new_tokens=8)
     split = settings.granularity == "split"
     search = make_search(

@@ -12,7 +12,8 @@ TASK = Task("hand-1", "do it")
 
 def node(context: tuple[int, ...], *edges: Edge, value: float = 0.0, end: str = "") -> Node:
     state = State(TASK, (Message("user", str(context)),))
-    return Node(state, value, context, terminated=end == "terminated", edges=list(edges))
+    ends = {"terminated": end == "terminated", "truncated": end == "truncated"}
+    return Node(state, value, context, edges=list(edges), **ends)
 
 
 def edge(

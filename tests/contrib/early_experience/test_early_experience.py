@@ -180,7 +180,7 @@ def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tr
 @pytest.mark.parametrize("end", ["", "truncated"])
 def test_a_limit_is_an_end_without_reward(end: str) -> None:
     """The value of its last state is an estimate and does not count."""
-    limit = edge("far", (3,), 1, 2.0, node((4,), value=2.0, end=end))
+    limit = edge("far", (3,), 1, 2.0, node((4,), value=2.0, end=end), 0.0)
     tree = Tree(TASK, 0, node((1,), limit, edge("win", (5,), 1, 1.0, node((6,), end="terminated"), 1.0)))
     for each in edges(tree):
         each.action = replace(each.action, text=f"Action: {each.action.text}")

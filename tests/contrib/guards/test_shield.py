@@ -169,7 +169,7 @@ def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
         """
     )
     env = environment(load_config(toml))
-    assert climb(env, "up", "down", "up", "up")[-1].splitlines()[1] == "stair 2"
+    assert climb(env, "up", "down", "up", "up")[-1].splitlines()[1] == "stair 3"
     assert env.verify() == 0.5
     assert type(environment(load_config(None, [f"environment.name={STAIRS}"]))) is Stairs
 

@@ -134,7 +134,7 @@ def test_an_unknown_id_and_no_action_are_refused() -> None:
 
 
 def test_the_documentations_example_works() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "environment.md").read_text()
     code = text.partition("```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {}
     exec(code, namespace)

@@ -92,7 +92,6 @@ def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Mo
         ({"domain_file": "domain.pddl", "problems": "empty"}, "has no file"),
         ({"domain_file": "p00.pddl", "problems": "."}, "the PDDL cannot be read"),
         ({"domain_file": "numbers.pddl", "problems": "."}, ":functions is not supported"),
-        ({"domain_file": "finish.pddl", "problems": "."}, "has an action finish"),
         ({"problems": {"held-out": "."}}, "refuses option problems"),
     ],
 )
