@@ -490,6 +490,7 @@ def test_summary_by_hand() -> None:
         "tasks": 4,
         "solved": "1001",
         "errors": 1,
+        "cut_off": 0.0,
         "error": "OSError: gone",
         "steps": 4.0,
         "invalid": 0.25,  # 4 of 16 steps

@@ -77,12 +77,13 @@ def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
 
 
 def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
-    """B1 was cut off at V = 1/2. With γ = 1/2 its return goes from 1/4 to 1: W(B1) gains 3/4 and W(B) gains 3/8."""
+    """B1 hit a limit. With γ = 1/2 the return from it goes from 0 to 1: W(B1) gains 1 and W(B) gains 1/2."""
     tree = hand_tree()
     tree.discount = 0.5
     b = tree.root.edges[1]
     limit = below(b).edges[0]
-    limit.value_sum, b.value_sum = 0.25, 0.125
+    below(limit).truncated = True
+    limit.value_sum = b.value_sum = 0.0
     apply_marks(tree, deciding([say(tree, below(limit), "solved", "B", "B1")]), MARGIN)
     assert path_return([b, limit]) == 1.0
     assert (limit.value_sum, b.value_sum) == (1.0, 0.5)

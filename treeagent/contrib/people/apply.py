@@ -96,8 +96,8 @@ def _relabel(path: Sequence[Edge], target: float, discount: float) -> bool:
     if child is None or child.unknown:
         return False
     before = path_return([last], discount)
-    child.terminated = True
-    last.reward = target - sum(edge.reward or 0.0 for edge in path[:-1])
+    last.reward = last.reward or 0.0
+    last.reward += target - path_return(path)
     change = path_return([last], discount) - before
     for edge in reversed(path):
         if edge is not last:
