@@ -12,8 +12,8 @@ TASK = Task("hand-1", "do it")
 
 def node(context: tuple[int, ...], *edges: Edge, value: float = 0.0, end: str = "") -> Node:
     state = State(TASK, (Message("user", str(context)),))
-    ends = {"terminated": end == "terminated", "truncated": end == "truncated"}
-    return Node(state, value, context, edges=list(edges), **ends)
+    terminated, truncated = end == "terminated", end == "truncated"
+    return Node(state, value, context, terminated=terminated, truncated=truncated, edges=list(edges))
 
 
 def edge(
