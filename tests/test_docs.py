@@ -9,14 +9,11 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
-from typer.core import TyperGroup
-from typer.main import get_command
 
-from treeagent import seams
-from treeagent.cli.app import app
+from treeagent.cli.app import commands
 from treeagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +76,7 @@ def test_code_names_pages_that_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_recipes_exist(page: Path) -> None:
     text = page.read_text()
-    known = {*cast(TyperGroup, get_command(app)).commands, *seams.commands()}
+    known = set(commands())
     for command in re.findall(r"(?:^    |`|/)treeagent ([a-z-]*[a-z])", text, re.MULTILINE):
         assert command in known, command
     for name in re.findall(r"--config ([\w/]+)(?![\w/.])", text):

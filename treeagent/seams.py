@@ -10,8 +10,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from treeagent.types import UserError
-
 Seam = Literal[
     "environment.name",
     "environment.wrappers",
@@ -44,6 +42,8 @@ def resolve(seam: Seam, name: str, own: Mapping[str, str]) -> Any:
     Raises:
         UserError: there is no such name or module.
     """
+    from treeagent.types import UserError  # imported here so that --help, which reads ``commands``, stays fast
+
     known = names(seam, own)
     if name not in known and ":" not in name:
         raise UserError(f'{seam} is {name!r}: use one of {sorted(known)} or your own "module:Name"')
@@ -67,7 +67,9 @@ def checked(options_type: type[Any], options: Mapping[str, object], where: str) 
     Raises:
         UserError: an option is unknown, missing or out of range. The message names it.
     """
-    from pydantic import ValidationError  # imported here so that --help, which reads ``commands``, stays fast
+    from pydantic import ValidationError
+
+    from treeagent.types import UserError
 
     try:
         return options_type(**options)

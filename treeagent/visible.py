@@ -1,9 +1,14 @@
 """Makes untrusted text safe to display: characters that a terminal or a page would obey or hide become Python
 escapes."""
 
+import io
+import os
 import re
+import sys
+from collections.abc import Iterable
 from functools import cache
 from itertools import chain
+from typing import Any, TextIO
 
 _SPACES = "\xa0\u2002-\u200a\u202f\u205f\u3000"
 """Spaces of ordinary text for which ``str.isprintable`` is false."""
@@ -58,3 +63,66 @@ def _escaped_keeping_lines(match: re.Match[str]) -> str:
 def _escaped(match: re.Match[str]) -> str:
     fine = match["harmless"] or (match["invisible"] is None and match[0].isprintable())
     return match[0] if fine else ascii(match[0])[1:-1]
+
+
+def uncoloured(text: str) -> str:
+    """The text without the colours that loggers add, and with other control characters made visible."""
+    return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
+
+
+class Stream:
+    """Base class of wrappers of a standard stream that change the text written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+        """The wrapped stream. A Rich console looks for it under this name."""
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        raise NotImplementedError
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+class _Guarded(Stream):
+    """Makes control characters visible in text of other libraries, such as tracebacks, warnings and logs."""
+
+    _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
+    """What tqdm draws its bars with, which is passed on: a first carriage return, or cursor moves alone."""
+
+    def write(self, text: str) -> int:
+        bar = self._BAR.match(text)
+        assert bar is not None  # the pattern also matches the empty string
+        self._stream.write(bar[0] + uncoloured(text[bar.end() :]))
+        return len(text)
+
+
+def guard_streams() -> None:
+    """Make control characters, and those that a stream's encoding lacks, visible in text that reaches the standard
+    streams without a terminal of ours."""
+    for name in ("stdout", "stderr"):
+        stream: TextIO | None = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        if stream is not None:  # it is None if the process started without it
+            setattr(sys, name, _Guarded(stream))
+
+
+def close_unwritable() -> OSError | None:
+    """Redirect each standard stream that cannot be written to the null device, since Python would exit with 120 when it
+    flushes it at the end. Returns the reason, if there is one."""
+    reason = None
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        try:
+            stream.flush()
+        except OSError as error:
+            reason = error
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, stream.fileno())
+            os.close(null_device)
+    return reason

@@ -25,11 +25,12 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.page import Content, render
 from treeagent.pipeline.report.show import fidelity_json, fidelity_table
-from treeagent.pipeline.terminal import Terminal, guard_streams
+from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall
+from treeagent.visible import guard_streams
 from treeagent.world_model.fidelity import Fidelity, Figures
 
 ATTACK = (

@@ -25,9 +25,9 @@ import torch
 from treeagent.config import RunConfig
 from treeagent.envs.worker import kill_at_close
 from treeagent.pipeline.metrics import Emit
-from treeagent.pipeline.terminal import guard_streams
 from treeagent.search.searcher import describe
 from treeagent.types import WorkerLost
+from treeagent.visible import guard_streams
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -1,9 +1,6 @@
 """The terminal: everything that the program prints goes through ``Terminal``, so that no text can control the
 terminal."""
 
-import io
-import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from treeagent.visible import visible
+from treeagent.visible import Stream, uncoloured, visible
 
 
 class Terminal(Console):
@@ -32,70 +29,7 @@ class Terminal(Console):
         raise
 
 
-def _uncoloured(text: str) -> str:
-    """The text without the colours that loggers add, and with other control characters made visible."""
-    return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
-
-
-class _Stream:
-    """Base class of wrappers of a standard stream that change the text written to it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
-        """The wrapped stream. A Rich console looks for it under this name."""
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        raise NotImplementedError
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-
-class _Guarded(_Stream):
-    """Makes control characters visible in text of other libraries, such as tracebacks, warnings and logs."""
-
-    _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
-    """What tqdm draws its bars with, which is passed on: a first carriage return, or cursor moves alone."""
-
-    def write(self, text: str) -> int:
-        bar = self._BAR.match(text)
-        assert bar is not None  # the pattern also matches the empty string
-        self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
-        return len(text)
-
-
-def guard_streams() -> None:
-    """Make control characters, and those that a stream's encoding lacks, visible in text that reaches the standard
-    streams without a ``Terminal``."""
-    for name in ("stdout", "stderr"):
-        stream: TextIO | None = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-        if stream is not None:  # it is None if the process started without it
-            setattr(sys, name, _Guarded(stream))
-
-
-def close_unwritable() -> OSError | None:
-    """Redirect each standard stream that cannot be written to the null device, since Python would exit with 120 when it
-    flushes it at the end. Returns the reason, if there is one."""
-    reason = None
-    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
-        try:
-            stream.flush()
-        except OSError as error:
-            reason = error
-            null_device = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null_device, stream.fileno())
-            os.close(null_device)
-    return reason
-
-
-class _AboveBars(_Stream):
+class _AboveBars(Stream):
     """Prints each complete line above the progress bars. Rich's own such stream interprets colours and links."""
 
     def __init__(self, terminal: Terminal, stream: TextIO) -> None:
@@ -106,7 +40,7 @@ class _AboveBars(_Stream):
         partial = "" if text.startswith("\r") else self._partial  # a carriage return redraws a bar of tqdm
         *lines, self._partial = (partial + text.removeprefix("\r")).split("\n")
         for line in lines:
-            self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
+            self._terminal.print(Text(uncoloured(line)), soft_wrap=True)
         return len(text)
 
     def flush(self) -> None:
