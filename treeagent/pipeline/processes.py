@@ -1,6 +1,7 @@
 """Run jobs in this process or in worker processes of this machine.
 
-A job is a value, so its result does not depend on where it runs or on the number of workers.
+A job is a value, so its result does not depend on where it runs or on the number of workers. Unlike those of
+``concurrent.futures``, the workers here pass on the events of a job, and end when this process is killed.
 """
 
 import multiprocessing
@@ -13,18 +14,18 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
-from typing import Any, Protocol, TypeVar
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from treeagent.config import RunConfig
 from treeagent.envs.worker import kill_at_close
-from treeagent.pipeline.metrics import Emit
+from treeagent.pipeline.metrics import Emit, Event
 from treeagent.search.searcher import describe
 from treeagent.types import WorkerLost
 from treeagent.visible import guard_streams
@@ -35,9 +36,6 @@ _END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """Signals that end a run."""
 _CLOSE_SECONDS = 10.0
 """Seconds that workers, all together, may take to end."""
-_SIGNAL_SECONDS = 0.2
-"""Seconds to wait after a signal has ended a worker, so that the same signal reaches this process, too, if it was sent
-to both."""
 
 
 class Workers(Protocol):
@@ -54,6 +52,12 @@ class Workers(Protocol):
         """End the workers. No job may be running."""
 
 
+_shared: Workers | None = None
+"""The workers that ``shared_workers`` shares; None outside of it."""
+start_workers: Callable[[int, RunConfig], Workers] | None = None
+"""Starts workers elsewhere than on this machine, such as on a cluster; None runs jobs here."""
+
+
 def run_jobs(
     work: Callable[[Job, Emit], Result],
     jobs: Sequence[Job],
@@ -68,27 +72,27 @@ def run_jobs(
     if not jobs or (start_workers is None and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
-            # As in a worker, so that floating-point sums have the same order wherever a job runs.
-            torch.set_num_threads(config.threads or 1)
+            torch.set_num_threads(config.threads or 1)  # as in a worker: sums of floats have the same order everywhere
             try:
                 result = work(job, on_event)
             finally:
                 torch.set_num_threads(threads)
             yield job, result
-        return
-    workers = _shared if _shared is not None else _start(min(config.workers, len(jobs)), config)
-    try:
-        yield from workers.run(work, jobs, on_event)
-    finally:
-        if workers is not _shared:
-            workers.close()
+    elif _shared is None:
+        with shared_workers(config):
+            yield from run_jobs(work, jobs, config, on_event)
+    else:
+        yield from _shared.run(work, jobs, on_event)
 
 
 @contextmanager
 def shared_workers(config: RunConfig) -> Iterator[None]:
     """Context in which all calls of ``run_jobs`` share one set of workers, since workers take seconds to start."""
     global _shared
-    _shared = None if start_workers is None and config.workers <= 1 else _start(config.workers, config)
+    if start_workers is not None:
+        _shared = start_workers(config.workers, config)
+    elif config.workers > 1:
+        _shared = Processes(config.workers, config.threads or 1)
     try:
         yield
     except BaseException:  # such as Ctrl-C: do not wait for workers that are still importing
@@ -96,8 +100,7 @@ def shared_workers(config: RunConfig) -> Iterator[None]:
             _shared.kill()
         raise
     finally:
-        if _shared is not None:
-            _shared.close()
+        end_shared_workers()
         _shared = None
 
 
@@ -106,25 +109,6 @@ def end_shared_workers() -> None:
     GPU. The next ``run_jobs`` starts new ones. No job may be running."""
     if _shared is not None:
         _shared.close()
-
-
-def _start(count: int, config: RunConfig) -> Workers:
-    return Processes(count, config.threads or 1) if start_workers is None else start_workers(count, config)
-
-
-@dataclass(frozen=True, slots=True)
-class _JobResult:
-    """The last message of a job: its result or its error."""
-
-    result: Any = None
-    error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    process: ForkServerProcess | SpawnProcess
-    lifeline: Connection
-    """The writing end of a pipe. The kernel kills the worker when it is closed, which the end of this process does."""
 
 
 class Processes:
@@ -136,12 +120,36 @@ class Processes:
 
     def __init__(self, count: int, threads: int = 1) -> None:
         self._count, self._threads = count, threads
-        self._workers = _start_processes(count, threads)
+        self._workers: dict[Connection, BaseProcess] = {}
+        self._lifelines: list[Connection] = []
+        """Writing ends of pipes, one a worker. The kernel kills a worker when its own is closed."""
+        self._start()
+
+    def _start(self) -> None:
+        """Start the workers. Those of a machine with a GPU are still importing modules when this function returns."""
+        context = _context()
+        try:
+            with _end_signals_blocked():  # none may arrive between the start of a worker and its entry here
+                for _ in range(self._count):
+                    parent_end, worker_end = context.Pipe()
+                    lifeline, ours = context.Pipe(duplex=False)
+                    process = context.Process(target=_serve, args=(worker_end, lifeline, self._threads))
+                    process.start()
+                    assert process.pid is not None
+                    kill_at_close(lifeline.fileno(), process.pid)
+                    self._workers[parent_end] = process
+                    self._lifelines.append(ours)
+                    worker_end.close()
+                    lifeline.close()
+        except BaseException:  # such as a signal that was pending and arrives when it is unblocked
+            self.kill()
+            raise
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        self._workers = self._workers or _start_processes(self._count, self._threads)
+        if not self._workers:
+            self._start()
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def assign_job(pipe: Connection) -> None:
@@ -158,22 +166,23 @@ class Processes:
                     assert isinstance(ready, Connection)
                     with self._loss_reported(ready):
                         message = ready.recv()
-                    if not isinstance(message, _JobResult):
+                    if isinstance(message, Event):
                         on_event(message)
                         continue
-                    if message.error is not None:
-                        raise message.error
+                    result, error = message
+                    if error is not None:
+                        raise error
                     job = running.pop(ready)
                     assign_job(ready)  # before the yield, since the caller may take a long time
-                    yield job, message.result
+                    yield job, result
         except BaseException:  # also GeneratorExit, if the caller stops early: running jobs are killed
             self.kill()
             raise
 
     def kill(self) -> None:
         """End the workers without waiting for running jobs."""
-        for worker in self._workers.values():
-            worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
+        for process in self._workers.values():
+            process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
         self.close()
 
     def close(self) -> None:
@@ -182,49 +191,27 @@ class Processes:
         for pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        for worker in self._workers.values():
-            worker.process.join(max(deadline - time.monotonic(), 0.0))
-            worker.process.kill()
-            worker.process.join()
-            worker.lifeline.close()
-        self._workers = {}
+        for process in self._workers.values():
+            process.join(max(deadline - time.monotonic(), 0.0))
+            process.kill()
+            process.join()
+        for lifeline in self._lifelines:
+            lifeline.close()
+        self._workers, self._lifelines = {}, []
 
     @contextmanager
     def _loss_reported(self, pipe: Connection) -> Iterator[None]:
         try:
             yield
         except (EOFError, ConnectionError):
-            process = self._workers[pipe].process
+            process = self._workers[pipe]
             process.join()
             # If the signal went to the whole process group, this process gets it, too, and its handler reports it.
-            time.sleep(_SIGNAL_SECONDS if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
+            time.sleep(0.2 if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
             raise WorkerLost(
                 f"worker process {process.pid} ended with exit code {process.exitcode} in the middle of a job, as it "
                 "does when memory is short: continue with --resume, and with fewer workers if it happens again"
             ) from None
-
-
-def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
-    """Start worker processes. Those of a machine with a GPU are still importing modules when this function returns."""
-    context = _context()
-    workers: dict[Connection, _Worker] = {}
-    try:
-        with _end_signals_blocked():  # none may arrive between the start of a worker and its entry in the dictionary
-            for _ in range(count):
-                parent_end, worker_end = context.Pipe()
-                lifeline, ours = context.Pipe(duplex=False)
-                process = context.Process(target=_serve, args=(worker_end, lifeline, threads))
-                process.start()
-                assert process.pid is not None
-                kill_at_close(lifeline.fileno(), process.pid)
-                workers[parent_end] = _Worker(process, ours)
-                worker_end.close()
-                lifeline.close()
-    except BaseException:  # such as a signal that was pending and arrives when it is unblocked
-        for worker in workers.values():
-            worker.process.kill()
-        raise
-    return workers
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -246,8 +233,7 @@ def _context() -> ForkServerContext | SpawnContext:
 @contextmanager
 def _end_signals_blocked() -> Iterator[None]:
     """Context in which signals that end a run wait. Processes that are started in it inherit the blocked signals.
-    Otherwise Ctrl-C would interrupt a worker that is still importing torch and does not ignore the signal yet, and its
-    traceback would appear in the terminal."""
+    Otherwise Ctrl-C would show the traceback of a worker that is still importing torch."""
     resource_tracker.ensure_running()  # started here, because its first start unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
@@ -260,8 +246,7 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     """Main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
-    # The parent notices the end of a worker when the pipe closes. A process that a job has started may live longer, so
-    # it must not keep the pipe open.
+    # The parent notices the end of a worker when the pipe closes, so no process that a job starts may keep it open.
     os.register_at_fork(after_in_child=pipe.close)
     os.set_inheritable(pipe.fileno(), False)
     guard_streams()
@@ -271,27 +256,20 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
         while True:
             work, job = pipe.recv()
             try:
-                ended = _JobResult(work(job, pipe.send))
+                ended: tuple[object, Exception | None] = work(job, pipe.send), None
                 pickle.dumps(ended)  # a pickling error is reported here, but in pipe.send it would end this process
             except Exception as error:
-                ended = _JobResult(error=_picklable(error))
+                ended = None, _picklable(error)
             pipe.send(ended)
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return the error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be
-    pickled itself becomes a RuntimeError with the same text."""
+    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
+    either becomes a RuntimeError with the same text."""
     trace = traceback.format_exc()
     try:
-        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+        pickle.loads(pickle.dumps(error))
     except Exception:  # an exception of a user's environment may raise anything when it is pickled
-        same = False
-    raised = error if same else RuntimeError(describe(error))
-    raised.add_note(trace)
-    return raised
-
-
-_shared: Workers | None = None
-"""The workers that ``shared_workers`` shares; None outside of it."""
-start_workers: Callable[[int, RunConfig], Workers] | None = None
-"""Starts workers elsewhere than on this machine, such as on a cluster; None runs jobs here."""
+        error = RuntimeError(describe(error))
+    error.add_note(trace)
+    return error

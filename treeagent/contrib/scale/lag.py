@@ -70,8 +70,8 @@ class Updater(Processes):
 
     def end(self) -> None:
         """End the process while another thread waits for it, which then raises ``WorkerLost``."""
-        for worker in self._workers.values():
-            worker.process.kill()
+        for process in self._workers.values():
+            process.kill()
 
 
 def train_with_lag(
