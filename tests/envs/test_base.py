@@ -251,7 +251,7 @@ def test_the_shop_passes() -> None:
         (Raising, "KeyError("),
         (Wordless, "a call raised EnvBroken('reset returned (3, {})"),
         (Nodding, "reward number, terminated bool"),
-        (Lavish, "verify says 2.0 of an episode"),
+        (Lavish, "an episode earns 2: 1 is success"),
         (Unpaid, "inf, False, False, {}): it must return (observation as valid Unicode text, finite reward"),
         (Silent, 'sets no info["tool_error"]'),
         (Shared, "they share state"),

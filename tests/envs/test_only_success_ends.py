@@ -61,7 +61,7 @@ def test_what_ships_declares_what_the_check_finds(name: str, options: Mapping[st
     with closing(make_env(name, options)) as env:
         assert env.only_success_ends == declared
         report = check_env(env, env.tasks("train", 1)[0], branches=0)
-        assert report.violations == ()
+        assert not report.violations
         assert report.solved and bool(report.failed) != declared
 
 

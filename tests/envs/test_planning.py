@@ -11,32 +11,14 @@ import pytest
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
-from treeagent.envs.planning.domains import DRAW, draw_hanoi, draw_tireworld, problem_of
+from treeagent.envs.planning.domains import DRAW, draw_tireworld, problem_of
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Problem, State, prompt_of, read_domain, read_problem
+from treeagent.envs.planning.problem import Problem, State, read_domain
 from treeagent.types import Task, ToolCall, UserError
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
 SWAP = [*BLOCKS, "goal on b a"]
-
-LAMPS = """
-(define (domain Lamps)  ; a switch is shut away in a dark attic
-  (:requirements :strips :typing :negative-preconditions :equality)
-  (:types lamp room - thing ball)
-  (:constants hall - room)
-  (:predicates (lit ?l - lamp) (dark ?r - room) (in ?l - lamp ?r - room) (open))
-  (:action toggle :parameters (?l - lamp ?r - room)
-    :precondition (and (in ?l ?r) (not (dark ?r)) (not (lit ?l))) :effect (lit ?l))
-  (:action enter :parameters (?r ?s - room)
-    :precondition (and (not (= ?r ?s)) (dark ?s)) :effect (and (open) (not (dark ?s)))))
-"""
-DUSK = """
-(define (problem dusk) (:domain lamps)
-  (:objects one two - lamp attic - room it)
-  (:init (in one hall) (in two attic) (dark attic))
-  (:goal (and (lit one) (not (dark attic)))))
-"""
 
 
 def domain_text(name: str) -> str:
@@ -69,15 +51,11 @@ def distances(problem: Problem, start: State) -> Mapping[State, int]:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_check_env_finds_nothing(domain: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"domain": domain, "size": 3}
-    env, other = make_env("planning", options), make_env("planning", options)
+def test_check_env_finds_nothing(domain: str) -> None:
+    env, other = (make_env("planning", {"domain": domain, "size": 3}) for _ in range(2))
     report = check_env(env, env.tasks("train", 1)[0], other=other)
-    with capsys.disabled():
-        print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
-    assert report.passed, report.violations
+    assert report.passed and not report.skipped, report.violations
     assert report.equal_branches == report.branches > 2
-    assert not report.skipped
     assert check_tasks(env, 8) == []
 
 
@@ -108,23 +86,16 @@ def test_the_agent_may_read_changes_alone() -> None:
     assert env.reset(options={"task": task})[0] == "a is on b, b is on the table"
     assert env.step("unstack a b")[0] == "you hold a; no longer: a is on b"
     assert env.step("put-down a")[0] == "a is on the table; no longer: you hold a"
-    assert "not possible" in env.step("stack a b")[0]
-    hidden = begun(SWAP, show="changes", hide=["on", "holding", "ontable", "clear", "handempty"])
-    assert hidden.step("unstack a b")[0] == "nothing to see"
 
 
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
         ("jump", "no such action, use: pick-up, put-down, stack, unstack, finish"),
-        ("", "no such action, use: pick-up, put-down, stack, unstack, finish"),
         ("unstack a", "write unstack x y"),
         ("unstack b a", "not possible now, this must hold: b is clear, b is on a"),
-        ("pick-up a", "not possible now, this must hold: a is on the table"),
-        ("stack a a", "not possible now, this must hold: you hold a"),
         ("stack a robot", "stack a robot is never possible"),
         (ToolCall("act", {}), "act needs command"),
-        (ToolCall("go", {"command": "unstack a b"}), "no tool go, use one of: act"),
     ],
 )
 def test_a_refused_action_says_what_it_lacks_and_changes_nothing(call: str | ToolCall, reason: str) -> None:
@@ -149,52 +120,12 @@ def test_the_prompt_has_the_goal_the_fixed_facts_and_the_actions() -> None:
     assert begun(SWAP, show_commands=True).step("unstack a b")[0].endswith("Commands: put-down a; stack a b; finish")
 
 
-def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
-    problem = read_problem(LAMPS, DUSK)
-    assert problem.start == {("dark", "attic")}
-    assert sorted(problem.steps) == ["enter hall attic", "toggle one hall", "toggle two attic"]
-    assert problem.possible(problem.start) == ["enter hall attic", "toggle one hall"]
-    entered = problem.steps["enter hall attic"].after(problem.start)
-    assert entered == {("open",)} and problem.possible(entered) == ["toggle one hall", "toggle two attic"]
-    end = problem.steps["toggle one hall"].after(entered)
-    assert problem.goal.holds(end) and not problem.goal.holds(entered)
-    assert prompt_of(problem, ()).split("\n") == [
-        "Goal: lit one, not dark attic",
-        "Always: one is in hall, two is in attic",
-        "Actions: toggle l r, enter r s, finish",
-    ]
-    plan = Planner(problem).plan(problem.start)
-    assert plan is not None and sorted(plan) == ["enter hall attic", "toggle one hall"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("(lit one) (not", "(or (lit one) (lit two)) (not", "'or'.* is not supported"),
-        ("(:goal", "(:metric minimize (cost)) (:goal", ":metric is not supported"),
-        ("(dark attic))\n", "(dark attic))))\n", "cannot be read"),
-        ("problem dusk", "domain dusk", "it is no problem"),
-    ],
-)
-def test_what_is_no_strips_is_refused(old: str, new: str, message: str) -> None:
-    assert old in DUSK
-    with pytest.raises(UserError, match=message):
-        read_problem(LAMPS, DUSK.replace(old, new))
-
-
 def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() -> None:
     """There are 3^n arrangements (Hinz et al. 2013), and no two are more than 2^n - 1 moves apart."""
     for problem in generated("hanoi", 4, 3):
         found = distances(problem, problem.start)
         assert len(found) == 81
         assert max(found.values()) <= 15
-    places = ("init on", "init clear", "goal on")
-    tower = [line for line in draw_hanoi(3, random.Random(0)) if not line.startswith(places)]
-    piles = [f"on d1 d2, on d2 d3, on d3 {peg}".split(", ") for peg in ("peg1", "peg3")]
-    start = [f"init {fact}" for fact in (*piles[0], "clear d1", "clear peg2", "clear peg3")]
-    problem = problem_of(read_domain(domain_text("hanoi")), [*tower, *start, *(f"goal {fact}" for fact in piles[1])])
-    plan = Planner(problem).plan(problem.start)
-    assert plan is not None and len(plan) == 7
 
 
 @pytest.mark.parametrize(("name", "size"), [("blocks", 4), ("hanoi", 4), ("logistics", 2), ("tireworld", 4)])
@@ -272,10 +203,8 @@ def test_a_thought_is_the_next_goal_that_stays_reached() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 1}, "refuses option size=1"),
         ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
         ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
-        ({"domain": "tireworld", "size": [3, 31]}, r"refuses option size=.*from 2 to 30"),
         ({"domain": "chess"}, "refuses option domain='chess'"),
     ],
 )

@@ -5,8 +5,8 @@ import random
 import re
 import traceback
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -22,52 +22,57 @@ from treeagent.envs.answers import (
     contained,
 )
 from treeagent.envs.base import Env, SnapshotKind, ToolSpec
-from treeagent.envs.calls import arguments_of, as_call, type_of
+from treeagent.envs.calls import TYPES, arguments_of, as_call
 from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
 
 Call = str | ToolCall
-_Outcome = tuple[str, float, bool, bool]
-"""Observation, reward, terminated, truncated."""
+_Outcome = tuple[str, float, bool, bool, bool]
+"""Observation, reward, terminated, truncated, refused."""
 
 BAD_CALLS = (ToolCall("no_such_tool", {"no_such_argument": 1}), "no such call [[")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What OpenAI, vLLM and chat templates take as the name of a tool."""
 _ANSWERS = ("answer", "answers", "solution", "gold")
 """Keys of ``Task.data`` that hold the answer."""
-_MIN_LEAK_LENGTH = 3
-"""Fewest characters of a number that counts as a leak; a shorter one can occur in a text by chance."""
 _REPEATS = 3
 """How often a trivial answer is repeated."""
 _OTHER_SEEDS = range(2, 10)
 """Seeds from which a stochastic environment must lead elsewhere than from seed 1, at least once."""
 _LONGEST_EPISODE = 50
 """Most steps of a demonstrated or random episode."""
-_RANDOM_EPISODES = 3
-_SUCCESS, _ROUNDING = 1.0, 1e-9
-"""The return of a success, which is also the greatest; and its tolerance, as for ten rewards of 0.1."""
+_NOISES = (0.0, 0.5, 1.0, None, None, None)
+"""The demonstrators' rates of errors, one episode each; None plays a random episode."""
+_SUCCESS = 1.0 - 1e-9
+"""The least return of a success. Ten rewards of 0.1 sum to less than 1."""
+_DIFFERENCES = {
+    "replay": "episodes differ when replayed from reset with one seed",
+    "branch": "branches from a snapshot, restored after a reset to another task, differ",
+    "transfer": "pickled snapshots fail on another instance: set snapshot_kind = 'replay'",
+    "undeclared": "branches lead elsewhere with another reseed: set stochastic = True",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckReport:
-    """The result of ``check_env``."""
+    """The result of ``check_env``. Episodes are demonstrations, with and without errors, and random ones."""
 
-    violations: tuple[str, ...]
+    violations: list[str] = field(default_factory=list[str])
     """One sentence per broken rule; empty if the check passed."""
-    branches: int
-    """Number of branches that were compared with a replay of the same actions from a reset."""
-    equal_branches: int
-    skipped: tuple[str, ...]
+    skipped: list[str] = field(default_factory=list[str])
     """Checks that were not possible, and what they need."""
-    solved: int
-    """Demonstrated and random episodes that ended in success."""
-    failed: int
-    """Such episodes that ended in failure."""
-    unended: int
-    """Such episodes that ran on to a limit without success."""
-    longest: int
-    """Calls of the longest demonstration without errors; 0 if there is none."""
-    advice: tuple[str, ...]
-    """What breaks no rule, but may not be meant."""
+    branches: int = 0
+    """Number of branches that were compared with a replay of the same actions from a reset."""
+    equal_branches: int = 0
+    solved: int = 0
+    """Episodes that ended in success."""
+    failed: int = 0
+    """Episodes that ended in failure."""
+    unended: int = 0
+    """Episodes that ran on to a limit without success."""
+    longest: int = 0
+    """Calls of the demonstration without errors; 0 if there is none."""
+    best: float = 0.0
+    """What the best episode earned."""
 
     @property
     def passed(self) -> bool:
@@ -83,9 +88,7 @@ def check_env(
     branches: int = 24,
     depth: int = 6,
 ) -> CheckReport:
-    """Check an environment for errors that would make a search or a reward wrong.
-
-    A broken rule is reported, not raised. A call that hangs can be reported only if ``env`` is a ``WorkerEnv``.
+    """Check an environment for errors that would make a search or a reward wrong, which are reported, not raised.
 
     Args:
         other: a second instance, to check that instances share no state and restore each other's snapshots.
@@ -94,33 +97,22 @@ def check_env(
         depth: most actions before a fork, and most actions after it.
     """
     check = _Check(env, task, other, actions, branches, depth)
-    parts = (check.declarations, check.first_observation, check.bad_calls, check.empty_episodes)
-    for part in (*parts, check.forks, check.instances, check.episodes):
+    for part in ("declarations", "resets", "bad_calls", "empty_episodes", "forks", "instances", "episodes"):
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
-                part()
+                getattr(check, part)()
         except Exception as error:  # any exception of a user's environment is a finding
             check.broke_off(error)
-        if part == check.declarations and check.violations:
+        if part == "declarations" and check.report.violations:
             break  # the other parts would report the consequences
-    if check.repeated:
-        check.violations.append(f"{check.repeated} more checks broke off with the same error")
-    advice: tuple[str, ...] = ()
-    if check.best is not None and check.best < _SUCCESS - _ROUNDING:
-        advice = (
-            f"no demonstration without errors counts as a success: the best earned {check.best:g}, and only "
-            f"{_SUCCESS:g} is one",
-        )
-    violations, skipped = tuple(check.violations), tuple(check.skipped)
-    counts = check.compared, check.equal
-    solved, failed, unended = check.ends
-    return CheckReport(violations, *counts, skipped, solved, failed, unended, check.longest, advice)
+    repeated = check.causes.total() - len(check.causes)
+    check.expect(not repeated, f"{repeated} more checks broke off with the same error")
+    return check.report
 
 
 def cause_of(error: BaseException) -> str:
-    """An exception of an environment as one sentence: what it says, the line outside this package that raised it, and
-    the remedy if it is a known one."""
+    """An exception of an environment as one sentence: what it says, the user's line that raised it, and a remedy."""
     own = str(Path(__file__).parents[1])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     users = [frame for frame in frames if "site-packages" not in frame.filename and "lib/python" not in frame.filename]
@@ -138,6 +130,19 @@ def tool_faults(tools: Sequence[ToolSpec]) -> Iterator[str]:
             yield f"the name of the tool {tool.name!r} holds blanks or signs: use letters, digits, _ and -, at most 64"
         if not isinstance(tool.parameters, Mapping) or tool.parameters.get("type") != "object":
             yield f"tool {tool.name!r}: parameters is no JSON schema of an object: give type, properties and required"
+        elif unknown := sorted(set(_types_in(tool.parameters)) - TYPES.keys()):
+            yield f"tool {tool.name!r}: its schema names {unknown[0]!r}, which is no type of JSON: {', '.join(TYPES)}"
+
+
+def _types_in(schema: object) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        named = schema.get("type")
+        yield from [named] if isinstance(named, str) else named if isinstance(named, list | tuple) else ()
+        for key, part in schema.items():
+            yield from _types_in(part) if key not in ("enum", "const", "default", "examples") else ()
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from _types_in(part)
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -146,15 +151,9 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
     seen: dict[str, Split] = {}
     for split in SPLITS:
         tasks = first_tasks(env, split, count)
-        with suppress(ValueError):  # the split has fewer tasks
-            if (given := len(env.tasks(split, count))) != count:
-                violations.append(
-                    f"tasks({split!r}, {count}) gives {given} tasks: give as many as are asked for, or raise a "
-                    "ValueError if the split has fewer"
-                )
         if tasks != first_tasks(env, split, count):
             violations.append(f"tasks({split!r}) gives other tasks when asked again")
-        if tasks and list(tasks[1:]) != list(first_tasks(env, split, len(tasks) - 1, start=1)):
+        if list(tasks[1:]) != list(first_tasks(env, split, len(tasks) - 1, start=1)):
             violations.append(f"tasks({split!r}) depends on where it starts")
         for task in tasks:
             if task.id in seen:
@@ -175,14 +174,15 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
             return True
         except Exception as error:  # a user's environment may raise anything
             call = f"tasks({split!r}, {number}, {start})"
-            raise UserError(
-                f"{call} raised {cause_of(error)}: raise a ValueError if a split has fewer tasks"
-            ) from error
+            raise UserError(f"{call} raised {cause_of(error)}: raise a ValueError if a split has fewer") from error
         return False
 
-    if count and are_missing(count):
+    if count > 0 and are_missing(count):
         count = bisect_left(range(1, count + 1), True, key=are_missing)
-    return checked_tasks(env.tasks(split, count, start), split) if count else ()
+    tasks = checked_tasks(env.tasks(split, count, start), split) if count > 0 else ()
+    if tasks and len(tasks) != count:
+        raise UserError(f"tasks({split!r}, {count}) gives {len(tasks)} tasks: give as many as are asked for")
+    return tasks
 
 
 @dataclass(slots=True)
@@ -194,43 +194,27 @@ class _Check:
     branches: int
     depth: int
     rng: random.Random = field(default_factory=random.Random)
-    violations: list[str] = field(default_factory=list[str])
-    skipped: list[str] = field(default_factory=list[str])
-    causes: set[str] = field(default_factory=set[str])
-    repeated: int = 0
-    """Parts that broke off with an error that was reported before."""
-    compared: int = 0
-    equal: int = 0
-    ends: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """Episodes that ended in success, in failure, and not at all without success."""
-    longest: int = 0
-    best: float | None = None
-    """What the best demonstration without errors earned."""
+    report: CheckReport = field(default_factory=CheckReport)
+    causes: Counter[str] = field(default_factory=Counter[str])
     refused: list[Call] = field(default_factory=list[Call])
     """Actions that ``legal_actions`` listed and a step refused."""
-    tool_error: bool = False
-    """Whether the last step refused its action."""
 
-    def expect(self, condition: bool, violation: str) -> None:
+    def expect(self, condition: object, violation: str) -> None:
         if not condition:
-            self.violations.append(violation)
+            self.report.violations.append(violation)
 
     def broke_off(self, error: Exception, what: str = "a call") -> None:
         """Report an exception, the first time it occurs."""
         cause = cause_of(error)
-        if cause in self.causes:
-            self.repeated += 1
-        else:
-            self.causes.add(cause)
-            self.violations.append(f"{what} raised {cause}")
+        self.expect(cause in self.causes, f"{what} raised {cause}")
+        self.causes[cause] += 1
 
     def declarations(self) -> None:
-        known = ", ".join(map(repr, get_args(SnapshotKind)))
-        kind = self.env.snapshot_kind
-        self.expect(kind in get_args(SnapshotKind), f"snapshot_kind is {kind!r}, but should be one of {known}")
-        self.violations += tool_faults(checked_tools(self.env.tools()))
+        kinds, kind = get_args(SnapshotKind), self.env.snapshot_kind
+        self.expect(kind in kinds, f"snapshot_kind is {kind!r}, but should be one of {', '.join(map(repr, kinds))}")
+        self.report.violations += tool_faults(checked_tools(self.env.tools()))
 
-    def first_observation(self) -> None:
+    def resets(self) -> None:
         first = self.reset()
         self.take_actions(self.depth)
         same = first == self.reset() or self.env.snapshot_kind == "none"
@@ -246,153 +230,144 @@ class _Check:
             self.reset()
             try:
                 *_, info = checked_step(self.env.step(call))
+                self.expect(info.get("tool_error"), f'the bad call {call!r} sets no info["tool_error"]')
             except Exception as error:  # any exception of a user's environment is a finding
                 self.broke_off(error, f"the bad call {call!r}, which wants an observation instead,")
-            else:
-                self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
     def empty_episodes(self) -> None:
-        """Check that trivial episodes do not succeed: without any action, with one call that ends them, or with an
-        empty answer or the question itself as the answer, again and again."""
-        first = self.reset()
-        self.expect(not self.solved(()), "the verifier calls an episode without any action a success")
-        tools = self.env.tools()
-        bare: list[Call] = [ToolCall(tool.name, {}) for tool in tools if not tool.parameters.get("required")]
-        for call in bare:
-            self.repeat_call(call, 1)
-        for text in ("", self.task.prompt, first):
-            answers: list[Call] = [filled for tool in tools if (filled := _trivial_call(tool, text)) is not None]
-            for call in answers or ([text] if self.env.legal_actions() is None else []):
-                self.repeat_call(call, _REPEATS)
+        """Check that no trivial episode succeeds: without any action, with one call that ends it, or with an empty
+        answer or the question itself as the answer, again and again."""
+        first, tools = self.reset(), self.env.tools()
+        self.expect(self.earned(()) < _SUCCESS, "the verifier calls an episode without any action a success")
+        for tool in tools:
+            for text in ("", self.task.prompt, first) if tool.parameters.get("required") else ("",):
+                self.repeat_call(_trivial_call(tool, text))
+        if not tools and self.env.legal_actions() is None:
+            for text in ("", self.task.prompt, first):
+                self.repeat_call(text)
 
-    def repeat_call(self, call: Call, times: int) -> None:
-        """Make one call up to ``times`` times and report a success. A single call may solve the task, but not end it
-        solved."""
+    def repeat_call(self, call: Call) -> None:
+        """Make a call some times. A call without arguments is made once, and may solve the task, but not end it."""
         self.reset()
         results: list[_Outcome] = []
-        for repeated in range(1, times + 1):
+        times = 1 if isinstance(call, ToolCall) and not call.arguments else _REPEATS
+        while len(results) < times and not _over(results):
             results += self.play((call,))
-            if self.solved(results) and (results[-1][2] or times > 1):
-                what = f"an episode of nothing but {call!r} a success, given {repeated} times"
-                self.violations.append(f"the verifier or the rewards call {what}")
-                return
-            if _over(results):
+            if self.earned(results) >= _SUCCESS and (results[-1][2] or times > 1):
+                what = f"an episode of nothing but {call!r} a success, given {len(results)} times"
+                self.expect(False, f"the verifier or the rewards call {what}")
                 return
 
     def forks(self) -> None:
         """Compare branches from a snapshot, and replays from a reset, with what happened first."""
         if self.env.snapshot_kind == "none":
-            self.skipped.append("forks: the environment declares snapshot_kind 'none'")
+            self.report.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
         # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
-        exact, stochastic = self.env.snapshot_kind == "exact", self.env.stochastic
-        diverged = changed = restore_failed = transfer_failed = reseed_ignored = undeclared = 0
+        exact, found, compared = self.env.snapshot_kind == "exact", Counter[str](), 0
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
-            if _over(results):
-                continue
-            snapshot = self.env.snapshot() if exact else None
+            snapshot = self.env.snapshot() if exact and not _over(results) else None
             taken = pickle.dumps(snapshot)
-            tail, tail_results = self.take_actions(self.depth)
+            tail, expected = self.take_actions(self.depth) if not _over(results) else ([], [])
             if not tail:
                 continue
-            self.compared += 1
-            equal = True
-            if exact:
-                changed += pickle.dumps(snapshot) != taken
-                self.env.restore(snapshot)
-                self.take_actions(self.depth)
-                changed += pickle.dumps(snapshot) != taken
-                self.reset(another)
-                equal = self.replay(snapshot, tail) == tail_results
-                restore_failed += not equal
-                first = self.replay(snapshot, tail, 1)
-                if stochastic:
-                    restore_failed += self.replay(snapshot, tail, 1) != first
-                    reseed_ignored += all(self.replay(snapshot, tail, seed) == first for seed in _OTHER_SEEDS)
-                else:
-                    undeclared += first != tail_results
-                if self.other is not None:
-                    try:
-                        self.other.restore(pickle.loads(taken))
-                        transfer_failed += self.play(tail, self.other) != tail_results
-                    except Exception:  # a snapshot that cannot be restored there may raise anything
-                        transfer_failed += 1
+            compared += 1
+            differing = self.restored(snapshot, taken, tail, expected, another) if exact else set[str]()
             self.reset()
-            replayed = self.play((*before, *tail)) == [*results, *tail_results]
-            diverged += not replayed
-            self.equal += equal and replayed
-        differ = f"{diverged} of {self.compared} episodes differ when replayed from reset with one seed"
-        self.expect(not diverged, differ)
-        if changed:
-            self.violations.append("the snapshot changes when the environment goes on: return a copy (copy.deepcopy)")
-        else:
-            for count, what in (
-                (restore_failed, "branches from a snapshot, restored after a reset to another task, differ"),
-                (transfer_failed, "pickled snapshots fail on another instance: set snapshot_kind = 'replay'"),
-                (undeclared, "branches lead elsewhere with another reseed: set stochastic = True"),
-            ):
-                self.expect(not count, f"{count} of {self.compared} {what}")
-            self.expect(
-                not self.compared or reseed_ignored < self.compared,
-                "restore with another reseed never leads elsewhere: replace the copied random state, or leave "
-                "stochastic out if nothing is left to chance",
+            if self.play((*before, *tail)) != [*results, *expected]:
+                differing.add("replay")
+            found.update(differing)
+            self.report.equal_branches += not differing & {"branch", "replay"}
+        self.report.branches = compared
+        if not compared:
+            self.report.skipped.append(
+                "forks: no actions to try; pass actions, or offer legal_actions or a demonstrator"
             )
+        if found["changed"]:
+            self.expect(False, "the snapshot changes when the environment goes on: return a copy (copy.deepcopy)")
+            return
+        for name, what in _DIFFERENCES.items():
+            self.expect(not found[name], f"{found[name]} of {compared} {what}")
+        self.expect(
+            not compared or found["fated"] < compared,
+            "restore with another reseed never leads elsewhere: "
+            "replace the copied random state, or leave stochastic out if nothing is left to chance",
+        )
         self.expect(
             not self.refused,
             f"step refuses {len(self.refused)} actions that legal_actions lists, such as {self.refused[:1]!r:.100}: "
             "list only what it accepts, or return None",
         )
-        if not self.compared:
-            self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
+
+    def restored(
+        self, snapshot: object, taken: bytes, tail: Sequence[Call], expected: list[_Outcome], another: Task | None
+    ) -> set[str]:
+        """Restore an exact snapshot in several ways. Returns those that differ from what is ``expected``."""
+        changed = pickle.dumps(snapshot) != taken
+        self.env.restore(snapshot)
+        self.take_actions(self.depth)
+        changed |= pickle.dumps(snapshot) != taken
+        self.reset(another)
+        branch = self.replay(snapshot, tail) != expected
+        first, undeclared, fated, transfer = self.replay(snapshot, tail, 1), False, False, False
+        if self.env.stochastic:
+            branch |= self.replay(snapshot, tail, 1) != first
+            fated = all(self.replay(snapshot, tail, seed) == first for seed in _OTHER_SEEDS)
+        else:
+            undeclared = first != expected
+        if self.other is not None:
+            try:
+                self.other.restore(pickle.loads(taken))
+                transfer = self.play(tail, self.other) != expected
+            except Exception:  # a snapshot that cannot be restored there may raise anything
+                transfer = True
+        found = {"changed": changed, "branch": branch, "transfer": transfer, "undeclared": undeclared, "fated": fated}
+        return {name for name, differs in found.items() if differs}
 
     def instances(self) -> None:
         if self.env.snapshot_kind == "none" or self.other is None:
-            declared = self.env.snapshot_kind == "none"
-            why = "the environment declares snapshot_kind 'none'" if declared else "pass a second instance as other"
-            self.skipped.append(f"shared state: {why}")
+            self.report.skipped.append("shared state: it needs another instance and a snapshot_kind other than 'none'")
             return
         self.reset()
         calls, results = self.take_actions(self.depth)
         self.reset()
         self.other.reset(seed=self.task.seed, options={"task": self.task})
         theirs = self.play(calls, self.other)
-        if self.play(calls) != results:
-            self.violations.append("steps of one instance change what another instance answers: they share state")
-        elif theirs != results:
-            self.violations.append("two instances answer the same episode differently: seed all that reset draws")
+        same = self.play(calls) == results
+        self.expect(same, "steps of one instance change what another instance answers: they share state")
+        told = "two instances answer the same episode differently: seed all that reset draws"
+        self.expect(not same or theirs == results, told)
 
     def episodes(self) -> None:
-        """Play demonstrations with and without errors, and random episodes: count how they end, and check the range of
-        what they earn and that an answer is not rewarded twice."""
-        for noise in (0.0, 0.5, 1.0, *(None,) * _RANDOM_EPISODES):
+        """Play demonstrations and random episodes: count how they end, and check the range of what they earn and that
+        an answer is not rewarded twice."""
+        report = self.report
+        for noise in _NOISES:
             self.reset()
             player = None if noise is None else self.player(noise)
-            if noise is not None and player is None:
-                continue
-            calls, results = self.take_actions(_LONGEST_EPISODE, player)
+            calls, results = self.take_actions(_LONGEST_EPISODE, player) if noise is None or player else ([], [])
             if not results:
                 continue
-            earned, verdict, ended = self.earned(results), checked_verdict(self.env.verify()), results[-1][2]
-            solved = earned >= _SUCCESS - _ROUNDING
-            for kind, counts in enumerate((solved and ended, ended and not solved, not ended and not solved)):
-                self.ends[kind] += counts
-            if noise == 0.0:
-                self.longest, self.best = len(results), earned
-            if earned > _SUCCESS + _ROUNDING or (verdict or 0.0) < 0:
-                whose = "the rewards say" if verdict is None else "verify says"
-                self.violations.append(
-                    f"{whose} {earned} of an episode: 1 is success and the most, and a verdict is not below 0"
-                )
+            earned, ended = self.earned(results), results[-1][2]
+            solved = earned >= _SUCCESS
+            report.solved += solved and ended
+            report.failed += ended and not solved
+            report.unended += not ended and not solved
+            report.best = max(report.best, earned)
+            report.longest = len(results) if noise == 0.0 else report.longest
+            if earned > 2.0 - _SUCCESS or (checked_verdict(self.env.verify()) or 0.0) < 0:
+                told = "an episode earns {:g}: 1 is success and the most, and a verdict is not below 0"
+                self.expect(False, told.format(earned))
                 return
             if ended and (again := self.play(calls[-1:])[0][1]) > 0:
-                self.violations.append(f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
+                self.expect(False, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
                 return
         self.expect(
-            not (self.env.only_success_ends and self.ends[1]),
-            f"only_success_ends is True, but {self.ends[1]} episodes ended in failure: leave it out",
+            not (self.env.only_success_ends and report.failed),
+            f"only_success_ends is True, but {report.failed} episodes ended in failure: leave it out",
         )
 
     def reset(self, task: Task | None = None) -> str:
@@ -404,19 +379,10 @@ class _Check:
         verdict = checked_verdict(self.env.verify())
         return sum(reward for _, reward, *_ in results) if verdict is None else verdict
 
-    def solved(self, results: Sequence[_Outcome]) -> bool:
-        return self.earned(results) >= _SUCCESS - _ROUNDING
-
     def player(self, noise: float) -> Callable[[], Call] | None:
         """Return the calls of a demonstrator, or None if there is none."""
         player = self.env.demonstrator(noise)
         return None if player is None else lambda: checked_turn(player.act(self.rng))[1]
-
-    def choose(self, legal: Sequence[str]) -> Call | None:
-        if choices := self.actions or legal:
-            return self.rng.choice(choices)
-        player = self.player(0.5)
-        return player() if player is not None else None
 
     def take_actions(self, steps: int, choose: Callable[[], Call] | None = None) -> tuple[list[Call], list[_Outcome]]:
         """Take up to ``steps`` chosen actions from the current state. Returns the actions and their results."""
@@ -424,12 +390,17 @@ class _Check:
         results: list[_Outcome] = []
         while len(calls) < steps and not _over(results):
             legal = checked_legal(self.env.legal_actions()) or ()
-            call = self.choose(legal) if choose is None else choose()
-            if call is None:
+            if choose is not None:
+                call = choose()
+            elif self.actions or legal:
+                call = self.rng.choice(self.actions or legal)
+            elif (player := self.player(0.5)) is not None:
+                call = player()
+            else:
                 break
             calls.append(call)
             results += self.play((call,))
-            if choose is None and self.tool_error and call in legal:
+            if choose is None and results[-1][4] and call in legal:
                 self.refused.append(call)
         return calls, results
 
@@ -438,17 +409,16 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        return [self.outcome(env or self.env, call) for call in calls]
-
-    def outcome(self, env: Env, call: Call) -> _Outcome:
-        """Take a step, as search does. One that the environment cannot answer is truncated."""
-        sent = call if self.env.origin == "imagined" else as_call(call, self.env.tools())
-        try:
-            observation, reward, terminated, truncated, info = checked_step(env.step(sent))
-            self.tool_error = bool(info.get("tool_error"))
-            return observation, reward, terminated, truncated
-        except Unanswered as unanswered:
-            return f"Unanswered: {unanswered}", 0.0, False, True
+        """Take steps, as search does. One that the environment cannot answer is truncated."""
+        env, results = env or self.env, list[_Outcome]()
+        for call in calls:
+            sent = call if self.env.origin == "imagined" else as_call(call, self.env.tools())
+            try:
+                observation, reward, terminated, truncated, info = checked_step(env.step(sent))
+                results.append((observation, reward, terminated, truncated, bool(info.get("tool_error"))))
+            except Unanswered as unanswered:
+                results.append((f"Unanswered: {unanswered}", 0.0, False, True, False))
+        return results
 
 
 def _over(results: Sequence[_Outcome]) -> bool:
@@ -456,19 +426,17 @@ def _over(results: Sequence[_Outcome]) -> bool:
 
 
 def _answers(task: Task) -> Iterator[str]:
-    """Yield the answers in ``task.data`` as texts, without numbers so short that they may occur by chance."""
+    """Yield the answers in ``task.data`` as texts, without numbers below 100, which may occur by chance."""
     for key in _ANSWERS:
         value = task.data.get(key)
         for each in value if isinstance(value, list | tuple) else (value,):
-            shortest = 1 if isinstance(each, str) else _MIN_LEAK_LENGTH
-            if isinstance(each, str | int | float) and len(str(each)) >= shortest:
+            if (isinstance(each, str) and each) or (isinstance(each, int | float) and len(str(each)) > 2):
                 yield str(each)
 
 
-def _trivial_call(tool: ToolSpec, text: str) -> ToolCall | None:
-    """A call with ``text`` for each required text and an empty value for each other required argument; None if it
-    requires none."""
+def _trivial_call(tool: ToolSpec, text: str) -> ToolCall:
+    """A call with ``text`` for each required text and an empty value for each other required argument."""
     schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    arguments = {name: empty.get(type_of(schemas.get(name)), text) for name in required}
-    return ToolCall(tool.name, arguments) if arguments else None
+    kinds = {name: schema.get("type") if isinstance(schema, Mapping) else "" for name, schema in schemas.items()}
+    return ToolCall(tool.name, {name: empty.get(str(kinds.get(name)), text) for name in required})

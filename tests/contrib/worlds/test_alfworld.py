@@ -44,7 +44,7 @@ def words(text: str) -> list[str]:
 @pytest.mark.parametrize("index", range(2))
 def test_check_env_finds_nothing(env: AlfworldEnv, index: int) -> None:
     report = check_env(env, env.tasks("train", 1, index)[0], other=AlfworldEnv(SMALL), branches=12, depth=4)
-    assert report.violations == ()
+    assert not report.violations
     assert report.equal_branches == report.branches == 12
     assert check_tasks(env) == []
 
@@ -137,7 +137,7 @@ def test_files_of_alfworlds_own_writer_are_played(tmp_path: Path) -> None:
     (file,) = made.glob("valid_unseen/c/game.tw-pddl")
     walkthrough = json.loads(file.read_text())["walkthrough"]
     assert [env.step(command)[1:3] for command in walkthrough][-1] == (1.0, True)
-    assert check_env(env, tasks[0], branches=4, depth=3).violations == ()
+    assert check_env(env, tasks[0], branches=4, depth=3).passed
     with pytest.raises(UserError, match="has 1 train games, not 2"):
         env.tasks("train", 2)
     file.unlink()

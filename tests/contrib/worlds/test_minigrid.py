@@ -16,7 +16,7 @@ def test_baby_ai_in_words_with_its_own_bot(capsys: pytest.CaptureFixture[str]) -
         env, other = (make_env("minigrid", {"level": level}) for _ in range(2))
         report = check_env(env, env.tasks("train", 1)[0], other=other)
         assert report.passed, report.violations
-        assert (report.branches, report.equal_branches, report.skipped) == (24, 24, ())
+        assert (report.branches, report.equal_branches, report.skipped) == (24, 24, [])
         won = 0.0
         for number, task in enumerate(env.tasks("train", 8)):
             observation, _ = env.reset(options={"task": task})

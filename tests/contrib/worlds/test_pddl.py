@@ -7,9 +7,30 @@ from pathlib import Path
 import pytest
 
 from treeagent.config import load_config
+from treeagent.contrib.worlds.pddl import read_problem
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
+from treeagent.envs.planning.planner import Planner
+from treeagent.envs.planning.problem import prompt_of
 from treeagent.types import UserError
+
+LAMPS = """
+(define (domain Lamps)  ; a switch is shut away in a dark attic
+  (:requirements :strips :typing :negative-preconditions :equality)
+  (:types lamp room - thing ball)
+  (:constants hall - room)
+  (:predicates (lit ?l - lamp) (dark ?r - room) (in ?l - lamp ?r - room) (open))
+  (:action toggle :parameters (?l - lamp ?r - room)
+    :precondition (and (in ?l ?r) (not (dark ?r)) (not (lit ?l))) :effect (lit ?l))
+  (:action enter :parameters (?r ?s - room)
+    :precondition (and (not (= ?r ?s)) (dark ?s)) :effect (and (open) (not (dark ?s)))))
+"""
+DUSK = """
+(define (problem dusk) (:domain lamps)
+  (:objects one two - lamp attic - room it)
+  (:init (in one hall) (in two attic) (dark attic))
+  (:goal (and (lit one) (not (dark attic)))))
+"""
 
 
 def demonstrated(env: Env) -> str:
@@ -34,6 +55,39 @@ def problem_files(folder: Path, count: int) -> Path:
             f"; a comment\n(:init (handempty) {facts})\n(:goal (and (ON {upper} {lower}))))"
         )
     return folder
+
+
+def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
+    problem = read_problem(LAMPS, DUSK)
+    assert problem.start == {("dark", "attic")}
+    assert sorted(problem.steps) == ["enter hall attic", "toggle one hall", "toggle two attic"]
+    assert problem.possible(problem.start) == ["enter hall attic", "toggle one hall"]
+    entered = problem.steps["enter hall attic"].after(problem.start)
+    assert entered == {("open",)} and problem.possible(entered) == ["toggle one hall", "toggle two attic"]
+    end = problem.steps["toggle one hall"].after(entered)
+    assert problem.goal.holds(end) and not problem.goal.holds(entered)
+    assert prompt_of(problem, ()).split("\n") == [
+        "Goal: lit one, not dark attic",
+        "Always: one is in hall, two is in attic",
+        "Actions: toggle l r, enter r s, finish",
+    ]
+    plan = Planner(problem).plan(problem.start)
+    assert plan is not None and sorted(plan) == ["enter hall attic", "toggle one hall"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(lit one) (not", "(or (lit one) (lit two)) (not", "'or'.* is not supported"),
+        ("(:goal", "(:metric minimize (cost)) (:goal", ":metric is not supported"),
+        ("(dark attic))\n", "(dark attic))))\n", "cannot be read"),
+        ("problem dusk", "domain dusk", "it is no problem"),
+    ],
+)
+def test_what_is_no_strips_is_refused(old: str, new: str, message: str) -> None:
+    assert old in DUSK
+    with pytest.raises(UserError, match=message):
+        read_problem(LAMPS, DUSK.replace(old, new))
 
 
 def test_problems_come_from_your_files(tmp_path: Path) -> None:
@@ -87,10 +141,8 @@ def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Mo
     ("options", "message"),
     [
         ({"domain_file": "domain.pddl"}, "set both"),
-        ({"problems": "."}, "set both"),
         ({"domain_file": "nowhere.pddl", "problems": "."}, r"nowhere\.pddl cannot be read"),
         ({"domain_file": "domain.pddl", "problems": "empty"}, "has no file"),
-        ({"domain_file": "p00.pddl", "problems": "."}, "the PDDL cannot be read"),
         ({"domain_file": "numbers.pddl", "problems": "."}, ":functions is not supported"),
         ({"problems": {"held-out": "."}}, "refuses option problems"),
     ],
@@ -103,6 +155,5 @@ def test_files_and_options_that_cannot_be_used_are_named(
     head = "(define (domain d) (:requirements :strips :fluents) (:predicates (p))"
     burn = "(:action burn :parameters () :effect (increase (fuel) 1))"
     Path("numbers.pddl").write_text(f"{head} (:functions (fuel)) {burn})")
-    Path("finish.pddl").write_text(f"{head} (:action finish :parameters () :effect (p)))")
     with pytest.raises(UserError, match=message):
         make_env("pddl", options)

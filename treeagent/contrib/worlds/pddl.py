@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
 from treeagent.envs.planning.env import HIDDEN
-from treeagent.envs.planning.problem import Problem, read_problem
+from treeagent.envs.planning.problem import Problem, literals_of, read_domain, reading, sections_of, typed
 from treeagent.types import Split, Task, UserError
 
 Files = str | list[str]
@@ -69,6 +69,19 @@ class PddlEnv(PlanningEnv):
         # pddlgym has facts that say which actions may be called.
         calls = {name for each in self._domain.schemas for name in (each.name, each.name.replace("-", ""))}
         return HIDDEN | (calls - self._domain.fluents)
+
+
+def read_problem(domain: str, problem: str) -> Problem:
+    """Parse a PDDL problem, given the texts of its domain and of the problem."""
+    read = read_domain(domain)
+    with reading():
+        _, sections = sections_of(problem, "problem")
+        init = literals_of(["and", *sections.get(":init", [])])
+        if not all(value for _, value in init):
+            raise ValueError("a fact of :init is negative")
+        [goal] = sections[":goal"]
+        objects = typed(sections.get(":objects", []))
+        return Problem(read, objects, frozenset(fact for fact, _ in init), literals_of(goal))
 
 
 def _read_text(path: Path) -> str:

@@ -17,25 +17,17 @@ from treeagent.envs.planning.problem import Problem, State, prompt_of, read_doma
 from treeagent.envs.visit import DrawnTasks, VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
-LOADED = 256
-"""Problems kept in memory. A batch of trees uses all of its problems at every step."""
 HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
 """Predicates of the generated domains whose facts follow from others."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
-
-
 DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
 Sizes = int | tuple[int, int]
 """The size of all problems, or the smallest and the largest size."""
 
 
-_LARGEST, _LONGEST_ROUTE = 20, 30
-"""The largest size of a problem, and that of tireworld, whose plans the planner finds fast."""
-
-
 def _ordered(sizes: Sizes, info: ValidationInfo) -> Sizes:
     least, greatest = (sizes, sizes) if isinstance(sizes, int) else sizes
-    largest = _LONGEST_ROUTE if info.data.get("domain") == "tireworld" else _LARGEST
+    largest = 30 if info.data.get("domain") == "tireworld" else 20  # plans for these are found fast
     if not 2 <= least <= greatest <= largest:
         raise ValueError(f"give a size from 2 to {largest}, or the least and the greatest one, such as [2, 8]")
     return sizes
@@ -65,11 +57,6 @@ class Place(NamedTuple):
     finished: bool = False
 
 
-class Loaded(NamedTuple):
-    problem: Problem
-    planner: Planner
-
-
 class PlanningEnv(VisitEnv[Place]):
     """PDDL planning problems as text: take actions until the goal holds, then finish.
 
@@ -84,8 +71,8 @@ class PlanningEnv(VisitEnv[Place]):
         self.options = options or PlanningOptions()
         name, size = self.options.domain, self.options.size
         least, greatest = (size, size) if isinstance(size, int) else size
-        self._play(resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8"))
         sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
+        self._play(resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8"))
 
         def draw(seed: int) -> list[str]:
             random_size = random.Random(f"size {seed}").randint(least, greatest)
@@ -97,14 +84,14 @@ class PlanningEnv(VisitEnv[Place]):
         """Take the PDDL of the domain."""
         self._text, self._domain = text, read_domain(text)
         self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
-        self._loaded = functools.lru_cache(LOADED)(self._load)
+        self._planner_of = functools.lru_cache(256)(lambda lines: Planner(self._problem(lines)))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
-        self._at = task, Place(self._loaded(_problem_in(task)).problem.start)
+        self._at = task, Place(self._planner_of(_lines_in(task)).problem.start)
         return self._shown(), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -144,23 +131,19 @@ class PlanningEnv(VisitEnv[Place]):
         return f"{self.task.id} {sorted(visit.state)}{' finished' * visit.finished}"
 
     def demonstrator(self, noise: float) -> PlanningDemonstrator:
-        return PlanningDemonstrator(lambda: (*self._loaded(_problem_in(self.task)), self.visit.state), noise)
+        return PlanningDemonstrator(lambda: (self.planner, self.visit.state), noise)
 
-    def close(self) -> None:
-        self._loaded.cache_clear()
+    @property
+    def planner(self) -> Planner:
+        return self._planner_of(_lines_in(self.task))
 
     @property
     def problem(self) -> Problem:
-        """The current problem."""
-        return self._loaded(_problem_in(self.task)).problem
+        return self.planner.problem
 
     def _problem(self, lines: tuple[str, ...]) -> Problem:
         """Read a problem as ``Task.data`` holds it."""
         return problem_of(self._domain, lines)
-
-    def _load(self, lines: tuple[str, ...]) -> Loaded:
-        problem = self._problem(lines)
-        return Loaded(problem, Planner(problem))
 
     def _prompt(self, lines: tuple[str, ...]) -> str:
         return prompt_of(self._problem(lines), self._hidden)
@@ -169,11 +152,11 @@ class PlanningEnv(VisitEnv[Place]):
         """Return what the agent reads after an action in the state ``before``, which is None at the start of a task."""
         state = self.visit.state
         if before is None or self.options.show == "state":
-            text = sentences(state, self._hidden) or "nothing to see"
+            text = sentences(state, self._hidden)
         else:
-            gone = sentences(before - state, self._hidden)
-            parts = [sentences(state - before, self._hidden), f"no longer: {gone}" if gone else ""]
-            text = "; ".join(filter(None, parts)) or "nothing to see"
+            new, gone = sentences(state - before, self._hidden), sentences(before - state, self._hidden)
+            text = "; ".join(filter(None, [new, gone and f"no longer: {gone}"]))
+        text = text or "nothing to see"
         return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
 
     def _refusal(self, name: str) -> str:
@@ -187,15 +170,14 @@ class PlanningEnv(VisitEnv[Place]):
         step, state = self.problem.steps.get(name), self.visit.state
         if step is None:
             return f"{name} is never possible"
-        lacks = sentences(step.when.yes - state, ()), sentences(step.when.no & state, ())
-        needs = [lacks[0], f"not: {lacks[1]}" if lacks[1] else ""]
-        return f"not possible now, this must hold: {', '.join(filter(None, needs))}"
+        lacking, wrong = sentences(step.when.yes - state, ()), sentences(step.when.no & state, ())
+        return f"not possible now, this must hold: {', '.join(filter(None, [lacking, wrong and f'not: {wrong}']))}"
 
     def _hidden_by_default(self) -> frozenset[str]:
         return HIDDEN
 
 
-def _problem_in(task: Task) -> tuple[str, ...]:
+def _lines_in(task: Task) -> tuple[str, ...]:
     lines = task.data.get("problem")
     if not isinstance(lines, list | tuple) or not lines:
         raise UserError(f"task {task.id!r} holds no planning problem: take tasks from PlanningEnv.tasks")

@@ -4,9 +4,8 @@
 import heapq
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count as numbers
-from typing import NamedTuple
 
 from treeagent.envs.base import probability
 from treeagent.envs.planning.problem import Fact, Problem, State, sentence
@@ -19,15 +18,12 @@ hardly shorter plans, and a weight of 5 gives plans that are a fifth longer."""
 
 
 class Planner:
-    """Finds plans for the states of one problem.
-
-    A plan can be longer than necessary. A plan is cached for every state on its path, so following it needs no further
-    planning.
-    """
+    """Finds plans, which can be longer than necessary, for the states of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem, self._relaxed = problem, _Relaxed(problem)
+        self.problem, self._relaxed = problem, _Relaxed(problem)
         self._plans: dict[State, tuple[str, ...] | None] = {}
+        """Plans by state. A plan is known for every state on its path, so following it needs no further planning."""
 
     def plan(self, state: State) -> tuple[str, ...] | None:
         """Return actions that lead from ``state`` to the goal; ``None`` if there is no plan, or none was found within
@@ -36,12 +32,12 @@ class Planner:
             self._plans[state] = left = self._search(state)
             current = state
             while left:
-                current, left = self._problem.steps[left[0]].after(current), left[1:]
+                current, left = self.problem.steps[left[0]].after(current), left[1:]
                 self._plans.setdefault(current, left)
         return self._plans[state]
 
     def _search(self, start: State) -> tuple[str, ...] | None:
-        problem, order = self._problem, numbers()
+        problem, order = self.problem, numbers()
         predecessors: dict[State, tuple[State, str] | None] = {start: None}
         costs, estimates, closed = {start: 0}, dict[State, float](), set[State]()
         queue = [(0.0, next(order), start)]
@@ -51,7 +47,11 @@ class Planner:
                 continue
             closed.add(state)
             if problem.goal.holds(state):
-                return _plan_to(predecessors, state)
+                names = list[str]()
+                while (before := predecessors[state]) is not None:
+                    state, name = before
+                    names.append(name)
+                return tuple(reversed(names))
             for name in problem.possible(state):
                 then = problem.steps[name].after(state)
                 cost = costs[state] + 1
@@ -66,47 +66,40 @@ class Planner:
         return None
 
 
-class _Rule(NamedTuple):
-    """If the facts ``needs`` hold, action number ``step`` makes the facts ``adds`` true. Facts are given by number."""
-
-    needs: tuple[int, ...]
-    adds: tuple[int, ...]
-    step: int
-
-
 class _Relaxed:
     """The delete relaxation of the problem: actions make no fact false, and negative conditions are ignored."""
 
     def __init__(self, problem: Problem) -> None:
         self._numbers: dict[Fact, int] = {}
-        self._rules: list[_Rule] = []
-        for step, each in enumerate(problem.steps.values()):
-            if each.adds:
-                self._rules.append(_Rule(self._fact_numbers(each.when.yes), self._fact_numbers(each.adds), step))
+        needs, adds = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for step in problem.steps.values():
+            if step.adds:
+                needs.append(self._fact_numbers(step.when.yes))
+                adds.append(self._fact_numbers(step.adds))
+        self._needs, self._adds = needs, adds
         self._goal = self._fact_numbers(problem.goal.yes)
-        self._free = [number for number, rule in enumerate(self._rules) if not rule.needs]
         self._users: list[list[int]] = [[] for _ in self._numbers]
-        for number, rule in enumerate(self._rules):
-            for fact in rule.needs:
+        for number, facts in enumerate(needs):
+            for fact in facts:
                 self._users[fact].append(number)
 
     def steps_left(self, state: State) -> float:
         """Return the number of actions of a relaxed plan to the goal, infinite if there is none. In this plan the
-        cheapest rule achieves each fact; the cost of a rule is 1 plus the sum of the costs of the facts it needs."""
-        rules, known = self._rules, self._numbers
+        cheapest action achieves each fact; an action costs 1 plus the sum of the costs of the facts it needs."""
+        known = self._numbers
         costs = [math.inf] * len(known)
         by: list[int] = [-1] * len(known)
-        missing = [len(rule.needs) for rule in rules]
-        sums = [1.0] * len(rules)
+        missing = [len(facts) for facts in self._needs]
+        sums = [1.0] * len(missing)
         # Sorted, since the order of a set, and with it the choice among equal plans, differs between processes.
         queue = sorted((0.0, known[fact]) for fact in state if fact in known)
         for _, fact in queue:
             costs[fact] = 0.0
-        ready = list(self._free)
+        ready = [number for number, count in enumerate(missing) if not count]
         while queue or ready:
             if ready:
                 number = ready.pop()
-                for fact in rules[number].adds:
+                for fact in self._adds[number]:
                     if sums[number] < costs[fact]:
                         costs[fact], by[fact] = sums[number], number
                         heapq.heappush(queue, (sums[number], fact))
@@ -121,28 +114,17 @@ class _Relaxed:
                     ready.append(number)
         if any(costs[fact] == math.inf for fact in self._goal):
             return math.inf
-        return len(self._used_steps(by))
-
-    def _used_steps(self, by: Sequence[int]) -> set[int]:
-        steps, pending, seen = set[int](), list(self._goal), set[int]()
+        actions, pending, seen = set[int](), list(self._goal), set[int]()
         while pending:
             fact = pending.pop()
             if fact not in seen and by[fact] >= 0:
                 seen.add(fact)
-                steps.add(self._rules[by[fact]].step)
-                pending += self._rules[by[fact]].needs
-        return steps
+                actions.add(by[fact])
+                pending += self._needs[by[fact]]
+        return len(actions)
 
     def _fact_numbers(self, facts: State) -> tuple[int, ...]:
         return tuple(self._numbers.setdefault(fact, len(self._numbers)) for fact in sorted(facts))
-
-
-def _plan_to(predecessors: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
-    names = list[str]()
-    while (before := predecessors[state]) is not None:
-        state, name = before
-        names.append(name)
-    return tuple(reversed(names))
 
 
 FINISH = "finish"
@@ -161,14 +143,15 @@ class PlanningDemonstrator:
     With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes another possible action.
 
     Args:
-        position: returns the current problem, its planner and the state.
+        position: returns the planner of the current problem and the state.
     """
 
-    def __init__(self, position: Callable[[], tuple[Problem, Planner, State]], noise: float) -> None:
+    def __init__(self, position: Callable[[], tuple[Planner, State]], noise: float) -> None:
         self._position, self._noise = position, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        problem, planner, state = self._position()
+        planner, state = self._position()
+        problem = planner.problem
         plan = planner.plan(state)
         thought = STUCK if plan is None else _next_goal(problem, state, plan) if plan else "done"
         meant = plan[0] if plan else FINISH
@@ -181,7 +164,6 @@ class PlanningDemonstrator:
 
 
 def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
-    """Return the first fact of the goal that the plan achieves and keeps."""
     states = [state]
     for name in plan:
         states.append(problem.steps[name].after(states[-1]))

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any, NamedTuple
 
 from treeagent.types import UserError
@@ -20,6 +19,7 @@ Literal = tuple[Fact, bool]
 _ROOT = "object"
 """The type that all objects have."""
 _EQUAL = "="
+_CONNECTIVES = {"and", "or", "imply", "forall", "exists", "when", "oneof"}
 _SECTIONS = {":requirements", ":predicates", ":types", ":constants", ":domain", ":objects", ":init", ":goal"}
 
 
@@ -69,8 +69,7 @@ class Step(NamedTuple):
     deletes: State
 
     def after(self, state: State) -> State:
-        """Return the state after the action, whose condition must hold. A fact that is both deleted and added is true
-        (PDDL 2.1)."""
+        """A fact that is both deleted and added is true (PDDL 2.1)."""
         return state - self.deletes | self.adds
 
 
@@ -94,28 +93,18 @@ class Problem:
 
     @cached_property
     def goal(self) -> Case:
-        return self._grounded_condition(self.aim, {}) or _NEVER
+        return self._condition(self.aim, {}) or _NEVER
 
     @cached_property
     def steps(self) -> Mapping[str, Step]:
         """The grounded actions by name, sorted, without those that are unreachable even in the delete relaxation."""
-        steps = [step for schema in self.domain.schemas for step in self._grounded(schema)]
-        missing = [len(step.when.yes) for step in steps]
-        users: dict[Fact, list[int]] = {}
-        for number, step in enumerate(steps):
-            for fact in step.when.yes:
-                users.setdefault(fact, []).append(number)
-        found = {step.name: step for step in steps if not step.when.yes}
-        reached = {*self.start, *(fact for step in found.values() for fact in step.adds)}
-        queue = list(reached)
-        for fact in queue:
-            for number in users.get(fact, ()):
-                missing[number] -= 1
-                if not missing[number]:
-                    found[steps[number].name] = steps[number]
-                    new = steps[number].adds - reached
-                    reached |= new
-                    queue += new
+        left = [step for schema in self.domain.schemas for step in self._grounded(schema)]
+        found, reached, before = dict[str, Step](), self.start, -1
+        while len(found) > before:
+            before = len(found)
+            found |= {step.name: step for step in left if step.when.yes <= reached}
+            left = [step for step in left if step.name not in found]
+            reached = reached.union(*(step.adds for step in found.values()))
         return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
@@ -135,71 +124,52 @@ class Problem:
 
     @cached_property
     def _of_type(self) -> Mapping[str, Sequence[str]]:
-        members: dict[str, list[str]] = {name: [] for name in self.domain.types}
-        for name, kind in sorted({**self.domain.constants, **self.objects}.items()):
-            for each in self.domain.types.get(kind, ()):
-                members[each].append(name)
-        return members
+        objects, types = sorted({**self.domain.constants, **self.objects}.items()), self.domain.types
+        return {kind: [name for name, own in objects if kind in types.get(own, ())] for kind in types}
 
     def _grounded(self, schema: Schema) -> Iterator[Step]:
         for names in self._choices(schema):
-            when = self._grounded_condition(schema.when, names)
+            when = self._condition(schema.when, names)
             adds = frozenset(_filled(fact, names) for fact, value in schema.effects if value)
             deletes = frozenset(_filled(fact, names) for fact, value in schema.effects if not value)
             if when is not None and (adds or deletes):
                 yield Step(" ".join([schema.name, *(names[each] for each in schema.variables)]), when, adds, deletes)
 
-    def _choices(self, schema: Schema) -> Iterator[dict[str, str]]:
-        """Yield assignments of objects to the variables. The facts of the condition that no action changes are matched
-        first, which rules out most impossible assignments early."""
-        fixed = self.domain.fluents | {_EQUAL}
-        patterns = [fact for fact, value in schema.when if value and fact[0] not in fixed and len(fact) > 1]
-        choices: list[dict[str, str]] = [{}]
-        bound = set[str]()
-        while patterns:
-            pattern = max(patterns, key=lambda each: len(bound.intersection(each)))
-            patterns.remove(pattern)
-            known = sorted(fact for fact in self.known if fact[0] == pattern[0])
-            matches = (_matched(pattern, fact, choice) for choice in choices for fact in known)
-            choices = [match for match in matches if match is not None]
-            bound.update(pattern)
-        free = [name for name in schema.variables if name not in bound]
-        allowed = {name: self._of_type.get(kind, ()) for name, kind in schema.variables.items()}
-        for choice in choices:
-            if all(value in allowed[name] for name, value in choice.items()):
-                for values in product(*(allowed[name] for name in free)):
-                    yield choice | dict(zip(free, values, strict=True))
+    def _choices(self, schema: Schema) -> list[dict[str, str]]:
+        """The assignments of objects to the variables that what never changes allows, found variable by variable."""
+        choices, bound = [dict[str, str]()], set[str]()
+        for variable, kind in schema.variables.items():
+            bound.add(variable)
+            known = [each for each in schema.when if variable in each[0] and bound >= _variables(each[0])]
+            choices = [{**choice, variable: name} for choice in choices for name in self._of_type.get(kind, ())]
+            choices = [choice for choice in choices if self._condition(known, choice) is not None]
+        return choices
 
-    def _grounded_condition(self, literals: Iterable[Literal], names: Mapping[str, str]) -> Case | None:
+    def _condition(self, literals: Iterable[Literal], names: Mapping[str, str]) -> Case | None:
         """Evaluate what never changes. None if the condition can never hold."""
-        parts: tuple[set[Fact], set[Fact]] = (set(), set())
+        yes, no = set[Fact](), set[Fact]()
         for fact, value in literals:
             filled = _filled(fact, names)
             if fact[0] in self.domain.fluents:
-                parts[not value].add(filled)
+                (yes if value else no).add(filled)
             elif (filled[1] == filled[2] if fact[0] == _EQUAL else filled in self.known) != value:
                 return None
-        return None if parts[0] & parts[1] else Case(frozenset(parts[0]), frozenset(parts[1]))
+        return None if yes & no else Case(frozenset(yes), frozenset(no))
 
 
 def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
     return tuple(names.get(each, each) for each in fact)
 
 
-def _matched(pattern: Fact, fact: Fact, names: dict[str, str]) -> dict[str, str] | None:
-    """Extend ``names`` by the objects that make ``pattern`` equal to ``fact``; ``None`` if it cannot match."""
-    found = dict(names)
-    for term, value in zip(pattern[1:], fact[1:], strict=True):
-        if (found.setdefault(term, value) if term.startswith("?") else term) != value:
-            return None
-    return found
+def _variables(fact: Fact) -> set[str]:
+    return {term for term in fact if term.startswith("?")}
 
 
 def read_domain(text: str) -> Domain:
     """Parse a PDDL domain: ``:strips``, ``:typing``, ``:negative-preconditions`` and ``:equality``."""
-    with _reading():
-        name, sections = _sections(text, "domain")
-        parents = _typed(sections.get(":types", []))
+    with reading():
+        name, sections = sections_of(text, "domain")
+        parents = typed(sections.get(":types", []))
         types: dict[str, tuple[str, ...]] = {_ROOT: (_ROOT,)}
         for kind in {*parents, *parents.values()}:
             above = [kind]
@@ -208,43 +178,29 @@ def read_domain(text: str) -> Domain:
                 if above[-1] in above[:-1]:
                     raise ValueError(f"the type {kind} is above itself")
             types[kind] = tuple(above)
-        constants = _typed(sections.get(":constants", []))
-        return Domain(name, tuple(map(_schema, sections.get(":action", []))), types, constants)
-
-
-def read_problem(domain: str, problem: str) -> Problem:
-    """Parse a PDDL problem, given the texts of its domain and of the problem."""
-    read = read_domain(domain)
-    with _reading():
-        _, sections = _sections(problem, "problem")
-        init = _literals(["and", *sections.get(":init", [])])
-        if not all(value for _, value in init):
-            raise ValueError("a fact of :init is negative")
-        [goal] = sections[":goal"]
-        objects = _typed(sections.get(":objects", []))
-        return Problem(read, objects, frozenset(fact for fact, _ in init), _literals(goal))
+        return Domain(
+            name, tuple(map(_schema, sections.get(":action", []))), types, typed(sections.get(":constants", []))
+        )
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def reading() -> Iterator[None]:
+    """Context in which PDDL is read: what is no PDDL becomes a ``UserError``."""
     try:
         yield
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise UserError(f"the PDDL cannot be read ({error}): write STRIPS with types") from error
 
 
-def _sections(text: str, kind: str) -> tuple[str, dict[str, Any]]:
+def sections_of(text: str, kind: str) -> tuple[str, dict[str, Any]]:
     """The name of a domain or problem, and what stands in each of its sections; ``:action`` lists all actions."""
-    tokens = re.findall(r"[()]|[^\s()]+", re.sub(r";[^\n]*", "", text.lower()))
     stack: list[list[Any]] = [[]]
-    for token in tokens:
+    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";[^\n]*", "", text.lower())):
         if token == "(":
             stack.append([])
-        elif token == ")":
-            inner = stack.pop()
-            stack[-1].append(inner)
         else:
-            stack[-1].append(token)
+            part = stack.pop() if token == ")" else token
+            stack[-1].append(part)
     [[[define, [head, name], *parts]]] = stack
     if (define, head) != ("define", kind):
         raise ValueError(f"it is no {kind}")
@@ -262,37 +218,36 @@ def _sections(text: str, kind: str) -> tuple[str, dict[str, Any]]:
 def _schema(parts: Sequence[Any]) -> Schema:
     name, *rest = parts
     given = dict(zip(rest[::2], rest[1::2], strict=True))
-    variables, when = _typed(given.get(":parameters", [])), _literals(given.get(":precondition", ["and"]))
-    return Schema(name, variables, when, _literals(given[":effect"]))
+    variables, when = typed(given.get(":parameters", [])), literals_of(given.get(":precondition", []))
+    return Schema(name, variables, when, literals_of(given[":effect"]))
 
 
-def _typed(words: Sequence[str]) -> dict[str, str]:
+def typed(words: Sequence[Any]) -> dict[str, str]:
     """Read ``a b - block c`` as the type of each name, ``object`` if none is given."""
-    found, pending = dict[str, str](), list[str]()
-    rest = iter(words)
+    found, pending, rest = dict[str, str](), list[str](), iter(words)
     for word in rest:
-        if word == "-":
-            kind = next(rest, None)
-            if not isinstance(kind, str):
-                raise ValueError("(either ...) is not supported")
-            found |= dict.fromkeys(pending, kind)
-            pending = []
-        else:
+        if word != "-":
             pending.append(word)
+            continue
+        kind = next(rest)
+        if not isinstance(kind, str):
+            raise ValueError("(either ...) is not supported")
+        found |= dict.fromkeys(pending, kind)
+        pending = []
     return found | dict.fromkeys(pending, _ROOT)
 
 
-def _literals(formula: Sequence[Any], value: bool = True) -> tuple[Literal, ...]:
+def literals_of(formula: Sequence[Any], value: bool = True) -> tuple[Literal, ...]:
+    """The facts of a conjunction, each with whether it must hold."""
     match formula:
         case []:
             return ()
         case ["and", *parts] if value:
-            return tuple(literal for part in parts for literal in _literals(part))
+            return tuple(literal for part in parts for literal in literals_of(part))
         case ["not", part]:
-            return _literals(part, not value)
-        case [str(name), *objects] if all(isinstance(each, str) for each in objects):
-            if name not in ("and", "or", "imply", "forall", "exists", "when", "oneof"):
-                return (((name, *objects), value),)
+            return literals_of(part, not value)
+        case [str(name), *objects] if name not in _CONNECTIVES and all(isinstance(each, str) for each in objects):
+            return (((name, *objects), value),)
     raise ValueError(f"{formula!r:.80} is not supported")
 
 
