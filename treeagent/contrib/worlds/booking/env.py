@@ -1,0 +1,256 @@
+"""The environment of the booking site: its texts, its tools and a scripted user."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Literal, NamedTuple, cast
+
+import orjson
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.contrib.worlds.booking.goals import (
+    FAMILIES,
+    Family,
+    Goal,
+    draw_goal,
+    instruction,
+    tables,
+    verdict,
+)
+from treeagent.contrib.worlds.booking.site import (
+    Action,
+    Page,
+    Rules,
+    Session,
+    is_over,
+    questions,
+    start,
+    step,
+    view,
+)
+from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town
+from treeagent.envs.base import ToolSpec, probability, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused, ToolEnv
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class BookingOptions:
+    """Settings of ``BookingEnv``."""
+
+    size: int = Field(default=8, ge=3, le=18)
+    """Questions that a booking answers, none of which can be answered anew: the horizon."""
+    families: tuple[Family, ...] = Field(default=FAMILIES, min_length=1)
+    """Kinds of tasks."""
+    view: Literal["text", "tools"] = "text"
+    """How the site is shown: pages with numbered elements to click, or JSON and a tool for each kind of element."""
+    places: int = Field(default=12, ge=8, le=len(NAMES))
+    """Restaurants of a town."""
+    wordings: int = Field(default=1, ge=1, le=3)
+    """Words for each answer, such as terrace and outdoor: above 1, instruction and pages may differ in their words."""
+    mentions: int = Field(default=0, ge=0)
+    """Answers of which the instruction also names one that is not wanted."""
+    holds: int = Field(default=1, ge=1)
+    """Forms that may be begun in a visit. With 1, a wrong answer is final."""
+    hold_steps: int = Field(default=60, ge=1)
+    """Steps after which a table that was held for the user is given away."""
+    popups: bool = False
+    """A question about cookies covers the first page."""
+    slow: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a page loads slowly; a third of such pages fail and must be loaded again."""
+
+
+class Visit(NamedTuple):
+    """The state of the site and of the user's visit."""
+
+    ledger: Ledger
+    session: Session
+
+
+CLICK = ToolSpec(
+    "click",
+    "Click the element of the page with this number.",
+    {
+        "type": "object",
+        "properties": {"element": {"type": "integer"}},
+        "required": ["element"],
+        "additionalProperties": False,
+    },
+)
+TOOLS = (
+    text_tool("search", "List restaurants of a cuisine.", "cuisine"),
+    text_tool("open", "Show a restaurant of the list.", "restaurant"),
+    text_tool("book", "Begin a booking at the open restaurant. Its answers are final."),
+    text_tool("answer", "Answer the question of the form with one of its options. This is final.", "option"),
+    text_tool("send", "Send the form, which ends the visit."),
+    text_tool("start_over", "Leave the form, give up the table that it holds, and begin again."),
+    text_tool("none_fits", "Report that no table fits what is wanted, which ends the visit."),
+    text_tool("my_bookings", "List the user's bookings."),
+    text_tool("open_booking", "Show a booking of the list.", "number"),
+    text_tool("change", "Begin to change the open booking."),
+    text_tool("cancel", "Begin to cancel the open booking."),
+    text_tool("back", "Go back to the page before."),
+    text_tool("cookies", "Answer the question about cookies.", "choice"),
+    text_tool("wait", "Wait for a page that loads slowly."),
+    text_tool("reload", "Load the page again."),
+)
+
+
+def page_text(page: Page) -> str:
+    """The accessibility tree of a page as text: notes, heading, numbered elements."""
+    numbered = (f"{number} {each.name}" for number, each in enumerate(page.elements, start=1))
+    return "\n".join((*page.notes, page.heading, *numbered))
+
+
+def page_json(page: Page) -> str:
+    """A page as JSON, with the calls that are possible."""
+    calls = [{"tool": each.action.tool, "value": each.action.value, "shows": each.name} for each in page.elements]
+    shown = {"page": page.heading, "notes": page.notes, "calls": calls}
+    return orjson.dumps(shown).decode()
+
+
+class BookingEnv(ToolEnv[Goal, Visit]):
+    """A restaurant-reservation site: find a place, book, change or cancel, answer by answer. What a form was told is
+    final, and the last page looks alike whether the bookings are right or wrong."""
+
+    options_type = BookingOptions
+    key_type = Goal
+    visit_type = Visit
+
+    def __init__(self, options: BookingOptions | None = None) -> None:
+        self.options = given = options or BookingOptions()
+        self.rules = Rules(given.holds, given.hold_steps, given.popups, given.slow)
+
+    def town(self, seed: int | None = None) -> Town:
+        """The town of a seed, by default that of the current task."""
+        given = cast(int, self.task.data["town"]) if seed is None else seed
+        return draw_town(given, self.options.size, self.options.wordings, self.options.places)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = task_to_play(self, seed, options)
+        goal = self.key_of(task)
+        town = self.town(goal.town)
+        if goal.place and goal.place not in town.places:
+            known = ", ".join(sorted(town.places))
+            raise UserError(f"task {task.id!r} wants {goal.place!r}, which is no restaurant here: use one of {known}")
+        self._at = task, Visit(town.booked, start(self.rules))
+        return self._shown(), {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return (CLICK,) if self.options.view == "text" else TOOLS
+
+    def page(self) -> Page:
+        """The page that is shown now."""
+        return view(self.town(), self.rules, *self.visit)
+
+    def act(self, call: ToolCall) -> str:
+        actions = [each.action for each in self.page().elements]
+        if call.name == CLICK.name:
+            number = call.arguments["element"]
+            if not isinstance(number, int) or not 1 <= number <= len(actions):
+                raise CallRefused(f"no element {number}")
+            action = actions[number - 1]
+        else:
+            action = Action(call.name, *map(str, call.arguments.values()))
+        if action not in actions:
+            raise CallRefused(f"no {action.tool} {action.value} here")
+        self.visit = Visit(*step(self.town(), self.rules, *self.visit, action))
+        return self._shown()
+
+    def verdict(self) -> float | None:
+        """1 if the bookings at the end are the wanted ones, else 0; None before the end."""
+        ledger, session = self.visit
+        return verdict(self.key, self.town(), ledger, session.page) if is_over(session) else None
+
+    def legal_actions(self) -> list[str]:
+        elements = self.page().elements
+        if self.options.view == "text":
+            return [f"click[{number}]" for number in range(1, len(elements) + 1)]
+        return [f"{each.action.tool}[{each.action.value}]" for each in elements]
+
+    def state_key(self) -> str:
+        ledger, session = self.visit
+        counts = self.options.slow or session.held >= 0
+        place = session._replace(clock=session.clock if counts else 0, said="")
+        return f"{self.task.id} {place} {ledger}"
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [self._task(split, index) for index in range(start, start + count)]
+
+    def _task(self, split: Split, index: int) -> Task:
+        families = self.options.families
+        seed = len(SPLITS) * index + SPLITS.index(split)
+        town, rng = self.town(seed), random.Random(f"goal {seed}")
+        goal = draw_goal(town, families[index % len(families)], rng)
+        prompt = instruction(goal, town, self.options.mentions, rng)
+        return Task(f"booking{self.options.size}-{split}-{index}", prompt, split, seed, asdict(goal))
+
+    def demonstrator(self, noise: float) -> "BookingDemonstrator":
+        return BookingDemonstrator(self, noise)
+
+    def _shown(self) -> str:
+        page = self.page()
+        return page_text(page) if self.options.view == "text" else page_json(page)
+
+
+_ELSEWHERE = 0.2
+"""Share of errors that click another kind of element, where the page has some of the right kind."""
+
+
+class BookingDemonstrator:
+    """Does what the goal asks for. With probability ``noise`` it clicks something else on the page, as it also does
+    where an earlier error has left nothing right to click."""
+
+    def __init__(self, env: BookingEnv, noise: float) -> None:
+        self._env, self._noise = env, probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        right = self._right()
+        actions = [each.action for each in self._env.page().elements]
+        good = [number for number, each in enumerate(actions) if each in right]
+        others = [number for number in range(len(actions)) if number not in good]
+        if not good or (others and rng.random() < self._noise):
+            alike = [number for number in others if actions[number].tool == right[0].tool] if right else []
+            good = [rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)]
+        return "", self._env.legal_actions()[good[0]]
+
+    def _right(self) -> list[Action]:
+        """The actions that are right on this page."""
+        env, goal = self._env, self._env.key
+        town, session = env.town(goal.town), env.visit.session
+        wanted = tables(goal, town)
+        if session.covered:
+            return [Action("cookies", "reject"), Action("wait"), Action("reload")]
+        match session.page:
+            case "home":
+                if goal.booking >= 0:
+                    return [Action("my_bookings")]
+                return [Action("search", goal.cuisine)]
+            case "results":
+                found = {each[0] for each in wanted} or {goal.place}
+                return [Action("open", name) for name in found] if any(found) else [Action("none_fits")]
+            case "place":
+                if not wanted:
+                    return [Action("none_fits")]
+                return [Action("book" if any(each[0] == session.place for each in wanted) else "back")]
+            case "bookings":
+                return [Action("open_booking", str(goal.booking))]
+            case "booking":
+                return [Action(goal.family if session.booking == goal.booking else "back")]
+        given = dict(session.answers)
+        left = [each for each in questions(town, session) if each not in given]
+        if not left:
+            return [Action("send")]
+        question = left[0]
+        if question == "guests":
+            return [Action("answer", goal.guests)]
+        if question not in ("day", "time"):
+            return [Action("answer", goal.answers.get(question, ""))]
+        fitting = [each for each in wanted if each[0] == session.place and given.get("day") in (None, each[1])]
+        values = [each[1] if question == "day" else f"{each[2]} {each[3]}" for each in fitting]
+        return [Action("answer", each) for each in values or ("",)]
