@@ -12,7 +12,6 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
-    candidate_edges,
     exploration_at_depth,
     exploration_rate,
     new_action_value,
@@ -137,7 +136,7 @@ def test_backup_with_discount() -> None:
 
 
 def merged(*actions: Action) -> list[Edge]:
-    return candidate_edges(actions)
+    return sampled_edges(actions, widen=False)[0]
 
 
 def test_priors_by_hand() -> None:

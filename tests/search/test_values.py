@@ -21,7 +21,7 @@ from toy_search import (
     task,
 )
 
-from treeagent.search.values import MixedValue, RolloutValue
+from treeagent.search.values import RolloutValue
 from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -124,12 +124,10 @@ class Forgetful:
         ]
 
 
-def test_a_mixed_value_by_hand() -> None:
-    """1/4 of 1 and 3/4 of 0.5, with the first context that exists, the sum of the costs, and the first error."""
-    blind, dear = ConstantValue(1.0), Dear()
-    assert estimate(MixedValue([blind, dear], [0.25, 0.75]), CELL, CELL) == [Estimate(0.625, (8, 9), 4, 5)] * 2
-    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6)
-    assert estimate(MixedValue([dear, walk], [0.5, 0.5]), CELL) == [Estimate(0.75, (8, 9), 6, 7)]
-    assert estimate(MixedValue([walk, dear], [0.0, 1.0]), CELL) == [Estimate(0.5, (1,), 6, 7)]
-    unread = RolloutValue(Forgetful(0), Toll(), max_steps=6)
-    assert estimate(MixedValue([dear, unread], [0.5, 0.5]), CELL) == [Estimate(0.25, (8, 9), 4, 5, "too long")]
+def test_a_mixture_with_the_head_by_hand() -> None:
+    """1/4 of the return 1 and 3/4 of the head's 0.5, with the head's context and the first error."""
+    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6, value=Dear(), weight=0.25)
+    assert estimate(walk, CELL, CELL) == [Estimate(0.625, (8, 9), 2, 2)] * 2
+    assert estimate(replace(walk, value=ConstantValue(0.5)), CELL) == [Estimate(0.625, (1,), 2, 2)]
+    unread = replace(walk, policy=Forgetful(0), dynamics=Toll())
+    assert estimate(unread, CELL) == [Estimate(0.5, (8, 9), 4, 5, "too long")]

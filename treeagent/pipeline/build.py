@@ -34,7 +34,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.pipeline.play import Actors
 from treeagent.pipeline.shots import MOST_TRIES, Shot, played_shots, read_shots
 from treeagent.seams import checked, resolve
-from treeagent.search.values import MixedValue, RolloutValue
+from treeagent.search.values import RolloutValue
 from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
 
 GENERATORS = {name: f"treeagent.generators.{name}" for name in ("local", "vllm", "remote")}
@@ -371,16 +371,16 @@ def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
     """The value function of leaves: the value head, rollouts of the policy, or a mixture weighted by
     ``search.rollout_weight``."""
-    weight = config.search.rollout_weight
-    if not weight:
+    search = config.search
+    if not search.rollout_weight:
         return head
-    rollouts = RolloutValue(
+    return RolloutValue(
         in_steps(policy, config) if isinstance(policy, LLMPolicy) else policy,
         dynamics,
-        max_steps=config.environment.max_steps,
-        discount=config.search.discount,
-        value=head,
-        seed=config.seed,
-        step_seconds=config.search.step_seconds,
+        config.environment.max_steps,
+        search.discount,
+        head,
+        search.rollout_weight if head else 1.0,
+        config.seed,
+        search.step_seconds,
     )
-    return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])

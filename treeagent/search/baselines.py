@@ -1,5 +1,4 @@
-"""The baselines: whole episodes without selection (best-of-N), and searches that expand the best states of a frontier
-(beam search and best-first search)."""
+"""The baselines: whole episodes (best-of-N), and searches that expand the best of their leaves (beam, best-first)."""
 
 import heapq
 from collections.abc import Sequence
@@ -9,18 +8,14 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.search.node import Path
-from treeagent.search.puct import candidate_edges, given_edges
+from treeagent.search.node import Edge, Path
+from treeagent.search.puct import given_edges
 from treeagent.search.searcher import Growth, Searcher, last_node, store_proposal
 
 
 class Chains(Searcher):
-    """A search that grows its trees by whole episodes.
-
-    A simulation is a chain: one action is sampled at each state until the episode ends, and the chain also continues
-    after refused calls. Equal samples are not merged: each stays in its own chain, and siblings have equal priors. V(s)
-    is estimated only at the end of a chain.
-    """
+    """A search by whole episodes: a simulation is a chain, with one action sampled at each state until the end. Equal
+    samples are not merged, siblings have equal priors, and V(s) is estimated only at the end of a chain."""
 
     prunes = False  # an independent episode also walks in circles
     estimate_all = False
@@ -34,10 +29,9 @@ class Chains(Searcher):
                 if not node.ended:  # the request failed where other chains go on: this chain has no return
                     path.clear()
                 continue
+            edge = Edge(proposal.actions[0], 1.0)
             if proposal.priors:
                 [edge] = given_edges(proposal.actions, proposal.priors, 1)
-            else:
-                [edge] = candidate_edges(proposal.actions[:1])
             node.edges.append(edge)
             for sibling in node.edges:
                 sibling.prior = 1 / len(node.edges)
@@ -69,9 +63,8 @@ class BestOfNOptions:
 
 
 class BestOfN(Chains):
-    """N independent episodes that share only the root. N is ``limits.simulations``, or as large as the other limits
-    allow; ``leaves`` episodes run in parallel. N(s,a) is 1 on every edge, and W(s,a) is the return of its chain from
-    there on."""
+    """N independent episodes that share only the root, as many as the limits allow, ``leaves`` of them in parallel.
+    N(s,a) is 1 on every edge, and W(s,a) is the return of its chain from there on."""
 
     Options = BestOfNOptions
     options: BestOfNOptions
@@ -85,13 +78,12 @@ class BestOfN(Chains):
 
 
 class Frontier(Searcher):
-    """A search that grows its trees one step at a time, at the best states that have none below them, by
-    ``Searcher.rank``. A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their
-    returns, each with V(s) of the state it reached."""
+    """A search that expands the best of its leaves, by ``Searcher.rank``. A simulation is one step. N(s,a) counts the
+    steps at and below an edge, and W(s,a) sums their returns, each with V(s) of the state it reached."""
 
     async def try_all(self, growth: Growth, paths: Sequence[Path], counts: Sequence[int] = ()) -> list[Path]:
-        """Sample candidates at the end of each path (as many as ``counts`` says) and step through all of them, as far
-        as the limits allow. Returns the paths to the states reached that may be expanded further."""
+        """Sample candidates at the end of each path and step through all of them, as far as the limits allow. Returns
+        the paths to the states reached that may be expanded further."""
         reached: list[Path] = []
         left = list(counts)
         for group in self.groups(growth, paths):
@@ -116,8 +108,7 @@ class BeamOptions:
 
 
 class Beam(Frontier):
-    """Beam search: try all candidates of the B states kept at one depth, and keep the B best states that they lead to.
-    An ended episode leaves the beam."""
+    """Beam search: try all candidates of the B states kept at one depth, and keep the B best states reached."""
 
     Options = BeamOptions
     options: BeamOptions
@@ -130,8 +121,7 @@ class Beam(Frontier):
 
 
 class BestFirst(Frontier):
-    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet. Ties go to the state
-    that was reached first."""
+    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet."""
 
     async def grow(self, growth: Growth) -> None:
         order = count()

@@ -9,12 +9,7 @@ from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_logprob, 
 Decision = Literal["visits", "value", "leaf", "gumbel"]
 
 
-def best_path(
-    tree: Tree,
-    decision: Decision = "leaf",
-    likelihood_weight: float = 0.0,
-    allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
-) -> list[Edge]:
+def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float = 0.0) -> list[Edge]:
     """The expanded edges to take from the root. The path may stop at a node that has not ended.
 
     Args:
@@ -30,26 +25,12 @@ def best_path(
         likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π,
             π exp(V/λ') is the best (Korbak et al. 2022, equation 3), and its mode has the greatest V + λ' log π. A path
             of T turns may diverge T times as far as one turn, so λ' is λ / T.
-        allowed: whether a path from the root may be taken, for example because it keeps a budget.
     """
     if decision == "leaf":
-        ends = ranked_ends(tree, likelihood_weight, allowed)
-        if ends is not None:
-            return ends[0] if ends else []
-    return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision), allowed)
-
-
-def ranked_ends(
-    tree: Tree,
-    likelihood_weight: float = 0.0,
-    allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
-) -> list[list[Edge]] | None:
-    """The paths to ends that are ``allowed``, ranked as by the decision "leaf", best first. None if the search reached
-    no end."""
-    reached = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
-    ends = [(path, node) for path, node in reached if allowed(path)]
-    ends.sort(key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight), reverse=True)
-    return [path for path, _ in ends] if reached else None
+        ends = [(path, node) for path, node in tree.walk() if path and node.ended and not node.unknown]
+        if ends:
+            return list(max(ends, key=lambda end: end_rank(tree, *end, likelihood_weight))[0])
+    return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision))
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
@@ -59,20 +40,17 @@ def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: fl
     return node.terminated, total, path_logprob(path), -len(path)
 
 
-def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:
+def most_visited_path(tree: Tree) -> list[Edge]:
     """The most visited child at every step. In a tree grown by lookahead, these are the actions that it took."""
-    return _follow(tree, lambda node, edges: max(edges, key=by_visits), allowed)
+    return _follow(tree, lambda node, edges: max(edges, key=by_visits))
 
 
-def _follow(
-    tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge], allowed: Callable[[Sequence[Edge]], bool]
-) -> list[Edge]:
-    """The path of chosen edges among those that were tried, are allowed and lead to no earlier state."""
+def _follow(tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge]) -> list[Edge]:
+    """The path of chosen edges among those that were tried and lead to no earlier state."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None:
-        edges = [edge for edge in node.edges if edge.visits and edge.child is not None and not edge.child.repeat]
-        tried = [edge for edge in edges if allowed([*path, edge])]
+        tried = [edge for edge in node.edges if edge.visits and edge.child is not None and not edge.child.repeat]
         if not tried:
             break
         path.append(choose(node, tried))

@@ -1,11 +1,8 @@
 """Gumbel selection (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"; equations below are theirs).
 
-PUCT needs many simulations before its visit counts are a better policy than the prior. Gumbel selection improves on the
-prior even with a handful. At the root, sequential halving gives all sampled actions equal visits, drops the worse half,
-and repeats this. Below the root, each simulation takes the action whose share of visits is furthest below its
-probability in the improved policy.
-
-Values are completed and rescaled per node, as in DeepMind's mctx.
+It improves on the prior even with a handful of simulations. At the root, sequential halving gives all sampled actions
+equal visits, drops the worse half, and repeats this. Below the root, each simulation takes the action whose share of
+visits is furthest below its probability in the improved policy. Values are completed and rescaled per node, as in mctx.
 
 The paper counts simulations and knows all actions. Here, the phases of sequential halving have equal shares of
 whichever limits the search has (``Halving``). If candidates are sampled one after another, PUCT's rule decides when to
@@ -39,10 +36,9 @@ def gumbel_noise(count: int, seed: int) -> list[float]:
 class Halving:
     """The schedule of sequential halving, extended as the search spends its limits (algorithm 2, figure 1).
 
-    m considered actions make ceil(log2 m) phases with equal shares of the limits. A phase consists of rounds, each of
-    which gives one visit to every remaining action, and has at least one round. Then the better half of the actions
-    remains. With 4 actions and a limit of 8 simulations, the simulations choose actions that have had 0 0 0 0 1 1 2 2
-    visits. Under such a limit, every schedule equals that of the paper and of mctx.
+    m considered actions make ceil(log2 m) phases with equal shares of the limits. A phase has at least one round, which
+    gives one visit to every remaining action; then the better half of the actions remains. With 4 actions and a limit
+    of 8 simulations, these choose actions that have had 0 0 0 0 1 1 2 2 visits, as in the paper and in mctx.
     """
 
     considered: int
@@ -107,8 +103,7 @@ def transformed_values(node: Node) -> list[float]:
 
 def improved_policy(node: Node) -> list[float]:
     """π'(a|s) = softmax(log P(s,a) + σ(q̂)), in the order of the edges (equation 11)."""
-    values = transformed_values(node)
-    logits = [_log(edge.prior) + value for edge, value in zip(node.edges, values, strict=True)]
+    logits = root_scores(node, [0.0] * len(node.edges))
     top = max(logits)
     weights = [math.exp(logit - top) for logit in logits]
     total = sum(weights)
@@ -118,7 +113,9 @@ def improved_policy(node: Node) -> list[float]:
 def root_scores(node: Node, noise: Sequence[float]) -> list[float]:
     """g(a) + log P(s,a) + σ(q̂) of each edge at the root, in order (equation 6). ``noise`` holds g."""
     values = transformed_values(node)
-    return [g + _log(edge.prior) + value for g, edge, value in zip(noise, node.edges, values, strict=True)]
+    return [
+        g + math.log(max(edge.prior, TINY)) + value for g, edge, value in zip(noise, node.edges, values, strict=True)
+    ]
 
 
 def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
@@ -129,21 +126,14 @@ def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
     ]
 
 
-def _log(probability: float) -> float:
-    return math.log(max(probability, TINY))
-
-
 def best_root_edge(tree: Tree, *, noise: bool) -> Edge:
     """The action to take after a Gumbel search: of the most visited and the explored actions, the one with the greatest
     score g(a) + log P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
-    g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
-    scores = root_scores(tree.root, g)
-    competing = [
-        (score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or is_explored(edge)
-    ]
-    return max(competing, key=lambda item: item[0])[1]
+    scores = root_scores(tree.root, gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges))
+    competing = [place for place, edge in enumerate(edges) if edge.visits == most or is_explored(edge)]
+    return edges[max(competing, key=lambda place: scores[place])]
 
 
 def is_explored(edge: Edge) -> bool:

@@ -4,14 +4,12 @@ One simulation of a tree has four phases:
 
 1. Select: from the root, follow the edge with the best score (PUCT, or Gumbel selection) down to an edge without a
    child, to a node without candidates, or to an end.
-2. Expand: at a node without candidates, sample an action from the policy and continue through it. Candidates are
-   sampled only at this point, at the node's second visit, because most leaves are never visited again and sampling is
-   the expensive part.
+2. Expand: at a node without candidates, sample an action from the policy and continue through it. This happens at the
+   node's second visit, because most leaves are never visited again and sampling is the expensive part.
 3. Evaluate: step the dynamics through the edge, and estimate V(s) of the state it leads to.
 4. Back up: add the return to N and W of every edge on the path.
 
-Further candidates are sampled where that looks better than the existing actions (``Search.prefers_new``). A good state
-therefore keeps one candidate, and a state with disappointing candidates gets more.
+Further candidates are sampled where that looks better than the existing actions (``Search.prefers_new``).
 """
 
 import math
@@ -77,9 +75,12 @@ class Search(Searcher):
 
     def descend(self, growth: Growth, path: Path) -> bool:
         """Extend ``path`` along the best edges to an untried edge, an end, or a node that needs candidates. Each edge
-        on the path counts as in flight immediately, so that the next simulation of the batch looks elsewhere (WU-UCT,
-        Liu et al. 2020). If every way on is already in flight, the function returns False."""
-        c_init = self._c_init(growth)
+        on the path counts as in flight at once, so that the next simulation looks elsewhere (WU-UCT, Liu et al. 2020).
+        False if every way on is already in flight."""
+        budget, c_init = growth.tree.budget, self.options.c_init
+        if self.explores_by_depth and budget.simulations:
+            allowed = budget.simulations / max(self.config.limits.share(budget), 1e-9)  # at the cost of those so far
+            c_init = exploration_at_depth(c_init, allowed, growth.depth)
         node: Node | None = last_node(growth, path)
         while node is not None and node.edges and not self.is_end(node):
             fresh, node.fresh = node.fresh, None
@@ -117,8 +118,7 @@ class Search(Searcher):
 
     def prefers_new(self, growth: Growth, node: Node, c_init: float) -> bool:
         """Whether a further candidate should be sampled at ``node``. An action not sampled yet competes with the node's
-        actions by its own PUCT score, with P(new) as its prior. One candidate is therefore enough if it is likely and
-        does well."""
+        actions by its own PUCT score. One candidate is therefore enough if it is likely and does well."""
         if not may_sample_new(node):
             return False
         open_edges = self._open(node.edges)
@@ -155,14 +155,6 @@ class Search(Searcher):
             return [edge for edge in edges if (child := edge.child) is None or not child.exhausted]
         return [edge for edge in edges if not ((to := edge.child) and (to.repeat or to.unknown or to.invalid))]
 
-    def _c_init(self, growth: Growth) -> float:
-        """``c_init`` for a tree of this depth, by the simulations that the limits allow at the cost of those so far."""
-        c_init, budget = self.options.c_init, growth.tree.budget
-        if not self.explores_by_depth or not budget.simulations:
-            return c_init
-        share = max(self.config.limits.share(budget), 1e-9)
-        return exploration_at_depth(c_init, budget.simulations / share, growth.depth)
-
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. If its step failed, no statistics change; the tree's error holds the reason."""
         _release(growth, path)
@@ -193,12 +185,9 @@ def note_best_returns(growth: Growth, path: Sequence[Edge]) -> None:
 
 def _release(growth: Growth, path: Sequence[Edge]) -> None:
     """Take back the virtual visits of a simulation."""
-    node: Node | None = growth.tree.root
-    for edge in path:
-        assert node is not None
+    for edge, node in zip(path, growth.tree.states(path), strict=False):
         edge.in_flight -= 1
         node.in_flight -= 1
-        node = edge.child
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -227,8 +216,8 @@ class GumbelSearch(Search):
             every = visit_deficits(node, improved_policy(node))
         else:
             required = 0 if self._may_widen(growth, node) else self._required_visits(growth)
-            # The schedule fixes how many visits the chosen action must have. If all such actions are exhausted, the
-            # ones closest to that number of visits are chosen, because the penalty outweighs any score.
+            # If all actions with the required visits are exhausted, the ones closest to that number are chosen,
+            # because the penalty outweighs any score.
             every = [
                 score - 1e6 * abs(edge.visits + edge.in_flight - required)
                 for edge, score in zip(node.edges, root_scores(node, growth.noise), strict=True)
@@ -258,6 +247,5 @@ class GumbelSearch(Search):
             considered = min(self.options.considered, len(root.edges))
             visits = [edge.visits + edge.in_flight for edge in root.edges]
             least = min(visits)
-            behind = min(visits.count(least), considered)
-            growth.halving = Halving(considered, [least] * behind, started, least + 1)
+            growth.halving = Halving(considered, [least] * min(visits.count(least), considered), started, least + 1)
         return growth.halving.required_visits(started, self._share(growth))

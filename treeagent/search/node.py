@@ -1,7 +1,6 @@
 """The search tree. A node is a state with V(s); an edge is an action with P, N, W and r, as in AlphaZero.
 
-Statistics are stored on edges, not on nodes: Q(s,a) = W/N belongs to an action at a state, and N(s) is a sum over
-edges.
+Statistics are stored on edges: Q(s,a) = W/N belongs to an action at a state, and N(s) is a sum over edges.
 """
 
 import math
@@ -19,17 +18,17 @@ class Budget:
 
     simulations: int = 0
     environment_steps: int = 0
-    """Environment steps, including replayed ones."""
+    """Including replayed steps."""
     imagined_steps: int = 0
     """Steps of a world model that replaced the environment."""
     unreadable: int = 0
-    """Imagined steps with an answer of the world model that could not be parsed."""
+    """Imagined steps with an answer that could not be parsed."""
     claims: int = 0
     """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0
-    """Replayed imagined successes that were also successes in the environment."""
+    """Those that were successes there, too."""
     generated_tokens: int = 0
-    """Sampled tokens of all candidates, including merged duplicates, and of rollouts that estimate V(s)."""
+    """Sampled tokens of all candidates, including merged duplicates, and of rollouts."""
     proposals: int = 0
     """Number of states at which the policy proposed candidates."""
     estimates: int = 0
@@ -44,14 +43,11 @@ class Budget:
 
 
 class Spent(NamedTuple):
-    """What a search had spent when a simulation ended."""
+    """What a search had spent when a simulation ended: sampled tokens, steps (imagined ones included), seconds."""
 
     tokens: int
-    """Sampled tokens."""
     steps: int
-    """Steps of the environment, including replayed ones, and of a world model."""
     seconds: float
-    """Wall time as in ``Budget.seconds``, at the end of the batch that contained the simulation."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +56,7 @@ class Edge:
 
     action: Action
     prior: float
-    """P(s,a). The priors of siblings sum to 1, or to 1 - P(new) where PUCT may sample further candidates."""
+    """P(s,a). The priors of siblings sum to 1, or to 1 - P(new) where further candidates may be sampled."""
     visits: int = 0
     """N(s,a)."""
     value_sum: float = 0.0
@@ -69,23 +65,20 @@ class Edge:
     """r(s,a); None if it is withheld, as at evaluation."""
     child: "Node | None" = None
     own_reward: float | None = None
-    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``; None if ``reward`` is the
-    environment's own. At the end of a path that was planned without rewards, the sum of those on the path, set for
-    reports after planning is over."""
+    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``. At the end of a path that
+    was planned without rewards, the sum of those on the path, set once planning is over."""
     group: int = 0
-    """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
-    groups."""
+    """For an edge at the root, the group of chains that starts with it (Tree-GRPO)."""
     chance: float | None = None
-    """π(a|s) among all actions of the state, if the policy knew them all (``Proposal.priors``); None otherwise. The
-    log-probabilities of the action's tokens are then those of a text among all texts."""
+    """π(a|s) among all actions of the state, if the policy knows them all (``Proposal.priors``)."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     best: float | None = None
-    """The greatest return beyond this edge, if it is exhausted; None if unknown. Kept while the tree grows."""
+    """The greatest return beyond this edge, if it is exhausted. Kept while the tree grows."""
 
     @property
     def value(self) -> float:
-        """Q(s,a) = W/N; 0 before the first visit, when selection uses the first-play value instead."""
+        """Q(s,a) = W/N; 0 before the first visit."""
         return self.value_sum / self.visits if self.visits else 0.0
 
     @property
@@ -103,6 +96,10 @@ class Edge:
         """Whether this is a thought alone; its action is an edge further down (granularity "split")."""
         return not (self.action.call or self.action.error)
 
+    @property
+    def exhausted(self) -> bool:
+        return self.child is not None and self.child.exhausted
+
     def discount(self, gamma: float) -> float:
         """γ of this step. A thought alone is half a turn and is not discounted."""
         return 1.0 if gamma == 1.0 or self.thought else gamma
@@ -117,11 +114,6 @@ class Edge:
             return child.value if reward is None else reward
         return (reward or 0.0) + self.discount(gamma) * child.value
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether nothing new can be found beyond this edge."""
-        return self.child is not None and self.child.exhausted
-
 
 Path = list[Edge]
 """The edges from the root to a node or an untried edge of the tree."""
@@ -135,27 +127,25 @@ class Node:
     value: float = 0.0
     """V(s) in reward units; at the end of a task, the estimate of its outcome."""
     context_ids: tuple[int, ...] = ()
-    """Tokens that this state adds to the prompt after the action that led here; filled at its first evaluation."""
+    """Tokens that this state adds to the prompt after the action that led here."""
     left_out: tuple[int, ...] = ()
-    """Indices of the messages whose observations are left out of the prompt from here on. If there are any, the prompt
-    starts anew here, and ``context_ids`` holds all of it."""
+    """As in ``Proposal``. If there are any, the prompt starts anew here, and ``context_ids`` holds all of it."""
     terminated: bool = False
     truncated: bool = False
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
     repeat: bool = False
-    """The path led back to an earlier state of its own, and the search did not grow the tree beyond it. Its value is
-    that of a failure (``SearchConfig.prune_repeats``)."""
+    """The path led back to an earlier state of its own and counts as a failure (``SearchConfig.prune_repeats``)."""
     unknown: bool = False
-    """The dynamics could not predict what follows, or a request for V(s) or for actions failed. Such a node is a dead
-    end without a value."""
+    """A dead end without a value: the dynamics has no answer, or a request for V(s) or for actions failed."""
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
-    """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below, except by calls
-    that the policy is unlikely to make."""
+    """Nothing new can be found below, except by calls that the policy is unlikely to make."""
+
+    # What follows is kept while the tree grows, and not stored.
     edge_visits: int = 0
-    """N(s). This and what follows is kept while the tree grows, and not stored."""
+    """N(s)."""
     edge_values: float = 0.0
     """Σ_a W(s,a)."""
     in_flight: int = 0
@@ -193,20 +183,17 @@ class Tree:
     root: Node = field(repr=False)  # asyncio.run calls repr on its result, which would walk the whole tree
     budget: Budget = field(default_factory=Budget)
     error: str = ""
-    """Why the search of this task stopped early; empty if it did not. The tree up to that point is valid data."""
+    """Why the search of this task stopped early. The tree up to that point is valid data."""
     discount: float = 1.0
     """γ of the returns in this tree, per step."""
     order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
-    """The node at which each simulation ended, in the order of the simulations. In a stored tree, None if a replay has
-    since removed the node."""
+    """The node at which each simulation ended; None if a replay has since removed it from a stored tree."""
     spent: list[Spent] = field(default_factory=list[Spent], repr=False)
-    """What the search had spent when each simulation ended, aligned with ``order``; empty in trees of older
-    versions."""
+    """What the search had spent when each simulation ended, aligned with ``order``."""
     place: int | None = None
     """Index of the task in its split; None if unknown. A variation has the index of the task that it varies."""
     policy: str = ""
-    """The checkpoint of the policy that searched, or began to: a path, relative if it lies in the
-    run's folder, or a hub name. Empty if unknown."""
+    """The checkpoint that searched: a path, relative if it lies in the run's folder, or a hub name."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""
@@ -215,6 +202,9 @@ class Tree:
             path, node = stack.pop()
             yield path, node
             stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.child is not None)
+
+    def nodes(self) -> Iterator[Node]:
+        return (node for _, node in self.walk())
 
     def states(self, path: Sequence[Edge]) -> list[Node]:
         """The nodes along a path: the root, and the node below each expanded edge."""
@@ -226,15 +216,10 @@ class Tree:
         return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
     def may_prefer(self, edge: Edge) -> bool:
-        """Whether training may make the agent take this expanded action more often: as the preferred side of a pair, as
-        an imitated action, or by a positive advantage. A malformed or refused call is never taught, and neither is a
-        step back that search pruned. If the tree's imagined paths were replayed (its root is real), only replayed
-        actions are taught."""
+        """Whether training may make the agent take this expanded action more often. Refused calls and pruned steps back
+        are never taught; if imagined paths were replayed (the root is real), only replayed actions are."""
         refused = edge.child is not None and (edge.child.invalid or edge.child.repeat)
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
-
-    def nodes(self) -> Iterator[Node]:
-        return (node for _, node in self.walk())
 
     def prompt_ids(self, path: Sequence[Edge]) -> tuple[int, ...]:
         """All tokens of the policy's prompt at the end of ``path``, exactly as they were read and sampled."""
@@ -247,8 +232,7 @@ class Tree:
         return tuple(ids)
 
     def segments(self, path: Sequence[Edge]) -> Iterator[tuple[Node, Sequence[Edge]]]:
-        """Split ``path`` where the prompt starts anew. Each part is its first node, whose context is a whole prompt,
-        and the edges that follow it."""
+        """Split ``path`` where the prompt starts anew: the first node of each part, and the edges that follow it."""
         start, edges = self.root, list[Edge]()
         for edge in path:
             edges.append(edge)
@@ -303,16 +287,8 @@ def path_logprob(path: Sequence[Edge]) -> float:
 
 
 def mean_logprob(path: Sequence[Edge]) -> float:
-    """The mean of log π over the turns of a path, in nats."""
+    """ℓ: the mean of log π over the turns of a path, in nats."""
     return path_logprob(path) / max(sum(not edge.thought for edge in path), 1)
-
-
-def repeats_state(tree: Tree, path: Sequence[Edge]) -> bool:
-    """Whether the last step of a path led back to a state of the path, by ``State.place``."""
-    edge, node = path[-1], path[-1].child
-    if node is None or node.ended or edge.thought or node.state.place is None:
-        return False
-    return any(node.state.place == earlier.state.place for earlier in tree.states(path[:-1]))
 
 
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:

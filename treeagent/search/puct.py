@@ -10,26 +10,24 @@ from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 C_BASE = 19652.0
-"""AlphaZero's c_base (Silver et al. 2018, pseudocode). Exploration grows noticeably only after about this many
-visits."""
+"""AlphaZero's c_base (Silver et al. 2018, pseudocode): exploration grows after about this many visits."""
 FIRST_PLAY_REDUCTION = 0.1
-"""An edge without visits counts this much less than its visited siblings, in normalised Q. With several candidates and
-few simulations, this keeps a good first candidate from being dropped for candidates that have no estimate yet."""
+"""An edge without visits counts this much less than its visited siblings, in normalised Q. Otherwise a good first
+candidate would be dropped for candidates that have no estimate yet."""
+LEAST_UNSEEN = 0.05
+"""Below this P(new) a state counts as having no further calls to sample, because samples rarely find a new one."""
 
 
 @dataclass(slots=True)
 class ValueRange:
-    """The lowest and highest value backed up in one tree, for min-max normalisation of Q (MuZero, appendix B), so that
-    one exploration constant suits rewards of any scale."""
+    """The lowest and highest Q of one tree, for min-max normalisation (MuZero, appendix B), so that one exploration
+    constant suits rewards of any scale."""
 
     low: float = math.inf
     high: float = -math.inf
 
     def include(self, value: float) -> None:
-        if value < self.low:
-            self.low = value
-        if value > self.high:
-            self.high = value
+        self.low, self.high = min(self.low, value), max(self.high, value)
 
     def normalise(self, value: float) -> float:
         """Q̂ in [0, 1]; 0.5 while all values of the tree are equal."""
@@ -42,12 +40,10 @@ def exploration_rate(parent_visits: int, c_init: float) -> float:
 
 
 def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float:
-    """c_init min(1, sqrt(N) / 2D), where N is the number of ``simulations`` that the limits allow in all, and D is the
-    ``depth`` of the tree so far.
+    """c_init min(1, sqrt(N) / 2D) for N ``simulations`` that the limits allow and the ``depth`` D of the tree so far.
 
-    Under PUCT, each state on the way to the best leaf gives other actions a number of visits in proportion to
-    c sqrt(N). D such states need c D sqrt(N) visits, so deep trees must explore less at each to reach an end. The
-    factor 2 was chosen by ``benchmarks.horizon``.
+    Each state on the way to the best leaf gives other actions about c sqrt(N) visits, so D states need c D sqrt(N), and
+    deep trees must explore less at each. The factor 2 was chosen by ``benchmarks.horizon``.
     """
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
 
@@ -93,8 +89,7 @@ Key = tuple[bool, str]
 
 
 def merge_key(action: Action) -> Key:
-    """The key by which candidates are merged: two candidates that make the same call become one edge. The key of a
-    thought or a malformed text is its text, and differs from the key of every call."""
+    """The key by which candidates are merged: that of the call, or of the text of a thought or a malformed turn."""
     if not action.call:
         return False, action.text
     if isinstance(action.call, str):
@@ -102,14 +97,9 @@ def merge_key(action: Action) -> Key:
     return True, json.dumps([action.call.name, dict(action.call.arguments)], sort_keys=True)
 
 
-def candidate_edges(actions: Sequence[Action]) -> list[Edge]:
-    """Sampled candidates as edges with priors that sum to 1: ``sampled_edges`` with P(new) = 0."""
-    return _pool(actions, widen=False)[0]
-
-
 def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
-    """Candidates with priors that the policy knows, as edges in the given order, at most ``most`` of them. Equal calls
-    become one edge with the sum of their priors. The priors are scaled to sum to 1; ``Edge.chance`` keeps them."""
+    """Candidates with priors that the policy knows, as edges in the given order, at most ``most`` of them. The priors
+    of equal calls are added, and all are scaled to sum to 1; ``Edge.chance`` keeps them as they were."""
     edges: dict[Key, Edge] = {}
     for action, prior in zip(actions, priors, strict=True):
         _check(action)
@@ -122,9 +112,9 @@ def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | 
     return selected
 
 
-def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
+def sampled_edges(actions: Sequence[Action], *, widen: bool = True) -> tuple[list[Edge], float]:
     """Sampled candidates as edges, in the order in which they were first sampled, and P(new), the total prior of all
-    calls that were not sampled yet. Together the priors sum to 1.
+    calls that were not sampled yet, which is 0 unless ``widen``. Together the priors sum to 1.
 
     The prior P(s,a) estimates π(a|s), the probability that the policy makes the call a, with any thought. The sampled
     texts have known probabilities, which sum to S; texts not sampled yet have the remaining probability R = 1 - S. Of T
@@ -137,40 +127,27 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
     a server reports no probabilities, S is 0, and T and t(a) count samples. Equal calls become one edge, which holds
     the likeliest of them.
     """
-    return _pool(actions, widen=True)
-
-
-def _pool(actions: Sequence[Action], *, widen: bool) -> tuple[list[Edge], float]:
-    """The calls of some samples as edges, and P(new), which is 0 unless ``widen``."""
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
     likeliest: dict[Key, tuple[float, Action]] = {}
     texts: dict[tuple[Key, str], float] = {}
-    counts = Counter[tuple[Key, str]]() if widen else None
-    reads_tokens = False
+    counts = Counter[tuple[Key, str]]()
     for action in actions:
         logprob, key = _check(action), merge_key(action)
-        if action.token_ids:
-            reads_tokens = True
-        best = likeliest.get(key)
-        if best is None or logprob > best[0]:
+        if key not in likeliest or logprob > likeliest[key][0]:
             likeliest[key] = logprob, action
         texts[key, action.text] = logprob
-        if counts is not None:
-            counts[key, action.text] += 1
+        counts[key, action.text] += 1
     known = dict.fromkeys(likeliest, 0.0)  # Σ π(text|s) over the distinct texts of each call, which sum to S
     number = dict.fromkeys(likeliest, 0)  # t(a)
-    if reads_tokens:
-        probabilities = [math.exp(logprob) for logprob in texts.values()]
-        total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
-        for (key, _), probability in zip(texts, probabilities, strict=True):
-            known[key] += probability / total
-            number[key] += 1
-    else:
-        for action in actions:
-            number[merge_key(action)] += 1
+    reads_tokens = any(action.token_ids for action in actions)
+    probabilities = [math.exp(logprob) if reads_tokens else 0.0 for logprob in texts.values()]
+    total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
+    for text, probability in zip(texts, probabilities, strict=True):
+        known[text[0]] += probability / total
+        number[text[0]] += 1 if reads_tokens else counts[text]
     seen, all_texts, new = math.fsum(known.values()), sum(number.values()), 0.0
-    if counts is not None:
+    if widen:
         once = sum(count == 1 for count in counts.values())
         new = min(max(1.0 - seen, 0.0), (once + 1) / (len(actions) + 1)) * len(likeliest) / all_texts
     rest = max(1.0 - seen - new, 0.0) / all_texts

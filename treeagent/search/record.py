@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from treeagent.search.node import Budget, Edge, Node, Spent, Tree
-from treeagent.types import SPLITS, Action, Message, Split, State, Task, ToolCall, UserError, storable
+from treeagent.types import SPLITS, Action, Message, State, Task, ToolCall, UserError, storable
 
 FORMAT = 4
 """Trees of format 3 are read, too; what they hold beyond format 4 is ignored."""
@@ -39,27 +39,56 @@ def to_record(tree: Tree) -> Record:
                 "parent": indices[id(parent)] if parent else -1,
                 "edge": parent.edges.index(path[-1]) if parent else -1,
                 "history": history,
-                "messages": [_message_record(message) for message in node.state.messages[history:]],
+                "messages": [
+                    {**_plain(message, MESSAGE_FIELDS), "token_ids": message.token_ids}
+                    for message in node.state.messages[history:]
+                ],
                 "key": node.state.key,
                 "context_ids": node.context_ids,
-                **({"left_out": node.left_out} if node.left_out else {}),
-                **({"repeat": True} if node.repeat else {}),
+                **_set(left_out=node.left_out, repeat=node.repeat),
                 **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
         )
+    columns = {
+        "tokens": [each.tokens for each in tree.spent],
+        "steps": [each.steps for each in tree.spent],
+        "seconds": [round(each.seconds, 4) for each in tree.spent],
+    }
     return {
         "format": FORMAT,
         "task": asdict(tree.task),
         **_plain(tree, TREE_FIELDS),
         **({"place": tree.place} if tree.place is not None else {}),
-        **({"policy": tree.policy} if tree.policy else {}),
+        **_set(policy=tree.policy),
         "budget": asdict(tree.budget),
-        # -1 stands for a node that a replay has since removed.
-        **({"order": [indices.get(id(node), -1) for node in tree.order]} if tree.order else {}),
-        **({"spent": _spent_record(tree)} if tree.spent else {}),
+        # -1 stands for a node that a replay has since removed. One list per kind of cost compresses well.
+        **_set(order=[indices.get(id(node), -1) for node in tree.order], spent=columns if tree.spent else None),
         "nodes": nodes,
     }
+
+
+def _edge_record(edge: Edge) -> Record:
+    action = edge.action
+    return {
+        **_plain(action, ACTION_FIELDS),
+        "call": action.call if isinstance(action.call, str) else asdict(action.call),
+        "token_ids": action.token_ids,
+        "logprobs": action.logprobs,
+        **_plain(edge, EDGE_FIELDS),
+        **_set(forced=action.forced, group=edge.group),
+        **({"chance": edge.chance} if edge.chance is not None else {}),
+        **({"own_reward": edge.own_reward} if edge.own_reward is not None else {}),
+    }
+
+
+def _plain(value: object, names: tuple[str, ...]) -> Record:
+    return {name: getattr(value, name) for name in names}
+
+
+def _set(**optional: object) -> Record:
+    """The values that are neither zero nor empty."""
+    return {name: value for name, value in optional.items() if value}
 
 
 def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
@@ -70,17 +99,12 @@ def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
             record = to_record(tree)
             orjson.dumps(record)
         except (TypeError, ValueError, RecursionError) as error:  # orjson's error is a TypeError
-            tree = _unwritable(tree, error)
+            task = Task(storable(str(tree.task.id)), storable(str(tree.task.prompt)), tree.task.split)
+            reason = f"the tree cannot be stored ({error}): see that the environment gives plain JSON values"
+            root = Node(State(task, ()), truncated=True)
+            tree = replace(tree, task=task, root=root, error=storable(tree.error or reason), order=[], spent=[])
             record = to_record(tree)
         yield tree, record
-
-
-def _unwritable(tree: Tree, error: Exception) -> Tree:
-    split: Split = tree.task.split if tree.task.split in SPLITS else "train"
-    task = Task(storable(str(tree.task.id)), storable(str(tree.task.prompt)), split)
-    reason = tree.error or f"the tree cannot be stored ({error}): see that the environment gives plain JSON values"
-    root = Node(State(task, ()), truncated=True)
-    return replace(tree, task=task, root=root, error=storable(reason), order=[], spent=[])
 
 
 def from_record(record: Mapping[str, Any]) -> Tree:
@@ -93,13 +117,18 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
-        order = [nodes[index] if index >= 0 else None for index in record.get("order", ())]
-        spent_in_all = {name: count for name, count in dict(record["budget"]).items() if name in Budget.__slots__}
-        spent = _spent(record.get("spent", {}))
-        provenance = {"place": record.get("place"), "policy": record.get("policy", "")}
-        plain = _select_fields(record, TREE_FIELDS)
-        return Tree(task, root=nodes[0], budget=Budget(**spent_in_all), order=order, spent=spent, **plain, **provenance)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        columns = [record.get("spent", {}).get(name, ()) for name in Spent._fields]
+        return Tree(
+            task,
+            root=nodes[0],
+            budget=Budget(**{name: spent for name, spent in record["budget"].items() if name in Budget.__slots__}),
+            order=[nodes[index] if index >= 0 else None for index in record.get("order", ())],
+            spent=[Spent(int(tokens), int(steps), float(took)) for tokens, steps, took in zip(*columns, strict=True)],
+            place=record.get("place"),
+            policy=record.get("policy", ""),
+            **_select(record, TREE_FIELDS),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
 
@@ -113,26 +142,8 @@ def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return record
 
 
-def _plain(value: object, names: tuple[str, ...]) -> Record:
-    return {name: getattr(value, name) for name in names}
-
-
-def _select_fields(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
+def _select(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
     return {name: row[name] for name in names}
-
-
-def _spent_record(tree: Tree) -> Record:
-    """The costs as one list per kind, which compresses well."""
-    return {
-        "tokens": [each.tokens for each in tree.spent],
-        "steps": [each.steps for each in tree.spent],
-        "seconds": [round(each.seconds, 4) for each in tree.spent],
-    }
-
-
-def _spent(record: Mapping[str, Any]) -> list[Spent]:
-    columns = (record.get(name, ()) for name in Spent._fields)
-    return [Spent(int(tokens), int(steps), float(seconds)) for tokens, steps, seconds in zip(*columns, strict=True)]
 
 
 def _conversation(parent: Node, edge: Edge) -> tuple[Message, ...]:
@@ -147,48 +158,23 @@ def _shared_length(conversation: tuple[Message, ...], messages: tuple[Message, .
     return next(index for index, message in enumerate(conversation) if messages[index : index + 1] != (message,))
 
 
-def _edge_record(edge: Edge) -> Record:
-    action = edge.action
-    return {
-        **_plain(action, ACTION_FIELDS),
-        "call": action.call if isinstance(action.call, str) else asdict(action.call),
-        "token_ids": action.token_ids,
-        "logprobs": action.logprobs,
-        **({"forced": action.forced} if action.forced else {}),
-        **_plain(edge, EDGE_FIELDS),
-        **({"chance": edge.chance} if edge.chance is not None else {}),
-        **({"group": edge.group} if edge.group else {}),
-        **({"own_reward": edge.own_reward} if edge.own_reward is not None else {}),
-    }
-
-
 def _edge(row: Mapping[str, Any]) -> Edge:
     action = Action(
         call=row["call"] if isinstance(row["call"], str) else ToolCall(**row["call"]),
         token_ids=tuple(row["token_ids"]),
         logprobs=tuple(row["logprobs"]),
         forced=tuple(row.get("forced", ())),
-        **_select_fields(row, ACTION_FIELDS),
+        **_select(row, ACTION_FIELDS),
     )
-    return Edge(
-        action,
-        chance=row.get("chance"),
-        group=row.get("group", 0),
-        own_reward=row.get("own_reward"),
-        **_select_fields(row, EDGE_FIELDS),
-    )
-
-
-def _message_record(message: Message) -> Record:
-    return {**_plain(message, MESSAGE_FIELDS), "token_ids": message.token_ids}
-
-
-def _message(row: Mapping[str, Any]) -> Message:
-    return Message(token_ids=tuple(row["token_ids"]), **_select_fields(row, MESSAGE_FIELDS))
+    others = {"chance": row.get("chance"), "group": row.get("group", 0), "own_reward": row.get("own_reward")}
+    return Edge(action, **others, **_select(row, EDGE_FIELDS))
 
 
 def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
-    added = [_message(message) for message in row["messages"]]
+    added = [
+        Message(token_ids=tuple(message["token_ids"]), **_select(message, MESSAGE_FIELDS))
+        for message in row["messages"]
+    ]
     arrival, conversation = None, tuple[Message, ...]()
     if row["parent"] >= 0:
         parent = earlier[row["parent"]]
@@ -200,7 +186,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
         left_out=tuple(row.get("left_out", ())),
         repeat=row.get("repeat", False),
         edges=[_edge(edge) for edge in row["edges"]],
-        **_select_fields(row, NODE_FIELDS),
+        **_select(row, NODE_FIELDS),
     )
     if arrival is not None:
         arrival.child = node

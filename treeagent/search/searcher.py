@@ -1,9 +1,8 @@
 """What all search methods share. A method is a coroutine that grows one tree (``Searcher.grow``).
 
-It is written as if it searched a single tree, by ``sample``, ``step`` and ``estimate``. Many trees grow at once, and
-share the calls of the models (``together.py``). Limits and errors act only where a method asks
-``simulations_allowed``, so that every method is cut off in the same way. The samples for a tree depend only on its own
-seed. If the environment fails, only its own tree ends: a failed rollout is data (``Tree.error``).
+It is written as if it searched a single tree, by ``sample``, ``step`` and ``estimate``. Many trees grow at once and
+share the calls of the models (``together.py``); a tree depends only on its own seed. Limits and errors act only where a
+method asks ``simulations_allowed``. If the environment fails, only its own tree ends: a failed rollout is data.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ from treeagent.seams import checked, resolve
 from treeagent.search.config import METHODS, Enough, SearchConfig
 from treeagent.search.decide import end_rank
 from treeagent.search.gumbel import Halving
-from treeagent.search.node import Edge, Node, Path, Spent, Tree, path_return, repeats_state
-from treeagent.search.puct import ValueRange, candidate_edges, given_edges, merge_key, sampled_edges
+from treeagent.search.node import Edge, Node, Path, Spent, Tree, path_return
+from treeagent.search.puct import LEAST_UNSEEN, ValueRange, given_edges, merge_key, sampled_edges
 from treeagent.search.together import Together
 from treeagent.types import (
     Dynamics,
@@ -42,8 +41,6 @@ from treeagent.types import (
 
 MOST_FREE = 1000
 """Most simulations that may spend nothing of the limits, as where only tokens are limited and a policy samples none."""
-LEAST_UNSEEN = 0.05
-"""Below this P(new) a state counts as having no further calls to sample, because samples rarely find a new one."""
 
 OnBatch = Callable[[Sequence[Tree]], None]
 """A function that is called between the calls of models with all trees in their current state."""
@@ -58,7 +55,6 @@ class Growth:
     """The place of the tree among those that grow together."""
     value_range: ValueRange = field(default_factory=ValueRange)
     seed_count: int = 0
-    """How many seeds ``next_seed`` has returned."""
     depth: int = 0
     """Number of steps on the longest path of the tree."""
     noise: list[float] = field(default_factory=list)
@@ -87,7 +83,7 @@ class Searcher(ABC):
     Args:
         value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
         noise: False leaves out the noise at the root, as evaluation does.
-        enough: may end the search of a task once good ends are found; None never does.
+        enough: may end the search of a task once good ends are found.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -122,8 +118,12 @@ class Searcher(ABC):
         self.models = Together(asks, len(tasks), lambda: on_batch(trees) if on_batch else None)
         growths = await create_trees(self.dynamics, tasks, seeds, self.config)
         trees += [growth.tree for growth in growths]
-        if self.config.prune_repeats and self.prunes:
-            _require_keys(trees)
+        for tree in trees if self.config.prune_repeats and self.prunes else ():
+            if not tree.error and tree.root.state.place is None:
+                raise UserError(
+                    f"search.prune_repeats compares keys of states, but {tree.task.id} has none: define state_key in "
+                    "the environment, or set search.prune_repeats=false"
+                )
         growing = [asyncio.create_task(self._grow(growth)) for growth in growths]
         try:
             await asyncio.gather(*growing)
@@ -149,8 +149,7 @@ class Searcher(ABC):
         """Sample candidates at each node: ``config.candidates``, or as many as ``counts`` says. ``may_widen`` is as in
         ``add_candidates``."""
         counts = counts or [self.config.candidates] * len(nodes)
-        proposals = await self.proposals(growth, nodes, counts)
-        for node, count, proposal in zip(nodes, counts, proposals, strict=True):
+        for node, count, proposal in zip(nodes, counts, await self.proposals(growth, nodes, counts), strict=True):
             add_candidates(growth, node, proposal, count, may_widen=may_widen)
 
     async def proposals(self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int]) -> Sequence[Proposal]:
@@ -159,6 +158,15 @@ class Searcher(ABC):
             return ()
         asked = [(node.state, count, growth.next_seed()) for node, count in zip(nodes, counts, strict=True)]
         return await self.models.ask(self._propose, growth.number, asked)
+
+    async def _propose(self, asked: Sequence[tuple[State, int, int]]) -> Sequence[Proposal]:
+        """Call the policy once for all states that want the same number of candidates."""
+        proposals = dict[int, Proposal]()
+        for count in sorted({count for _, count, _ in asked}):
+            places = [place for place, each in enumerate(asked) if each[1] == count]
+            states, seeds = [asked[place][0] for place in places], [asked[place][2] for place in places]
+            proposals.update(zip(places, await self.policy.propose(states, count, seeds), strict=True))
+        return [proposals[place] for place in range(len(asked))]
 
     async def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> None:
         """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
@@ -169,8 +177,7 @@ class Searcher(ABC):
             await asyncio.gather(*[take_step(self.dynamics, growth, path, seconds) for path in paths])
         if self.config.prune_repeats and self.prunes:
             for path in paths:
-                if repeats_state(growth.tree, path):
-                    prune_repeat(growth, path)
+                prune_repeat(growth, path)
         if estimate:
             await self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
@@ -183,18 +190,6 @@ class Searcher(ABC):
             states = [last_node(growth, path).state for path in asked]
             for path, answer in zip(asked, await self.models.ask(self._estimate, growth.number, states), strict=True):
                 store_estimate(growth, path, answer)
-
-    async def _propose(self, asked: Sequence[tuple[State, int, int]]) -> Sequence[Proposal]:
-        """Call the policy once for all states that want the same number of candidates."""
-        states, counts, seeds = zip(*asked, strict=True)
-        if len(different := sorted(set(counts))) == 1:
-            return await self.policy.propose(states, counts[0], seeds)
-        proposals = dict[int, Proposal]()
-        for count in different:
-            places = [place for place, each in enumerate(counts) if each == count]
-            some = await self.policy.propose([states[at] for at in places], count, [seeds[at] for at in places])
-            proposals |= zip(places, some, strict=True)
-        return [proposals[place] for place in range(len(asked))]
 
     async def _estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         assert self.value is not None
@@ -226,8 +221,7 @@ class Searcher(ABC):
         return node is not None and not self.is_end(node)
 
     def is_end(self, node: Node) -> bool:
-        """Whether the tree does not grow beyond ``node``: the episode ended there, the path led back to an earlier
-        state, or a refused call led there, which leaves the environment unchanged."""
+        """Whether the tree does not grow beyond ``node``: an end, a repeat, or the unchanged state after a refusal."""
         return node.terminated or node.truncated or node.repeat or node.invalid
 
     def back_up(self, growth: Growth, path: Path) -> None:
@@ -254,18 +248,9 @@ def make_search(
     noise: bool = True,
     enough: Enough | None = None,
 ) -> Searcher:
-    """Create a search of the method that ``config.method`` names. The other arguments are those of ``Searcher``."""
+    """A search of the method that ``config.method`` names; the other arguments are those of ``Searcher``."""
     method: type[Searcher] = resolve("search.method", config.method, METHODS)
     return method(policy, dynamics, config, value, noise=noise, enough=enough)
-
-
-def _require_keys(trees: Sequence[Tree]) -> None:
-    for tree in trees:
-        if not tree.error and tree.root.state.place is None:
-            raise UserError(
-                f"search.prune_repeats compares keys of states, but {tree.task.id} has none: define state_key in the "
-                "environment, or set search.prune_repeats=false"
-            )
 
 
 def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
@@ -278,8 +263,7 @@ def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
 async def create_trees(
     dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
 ) -> list[Growth]:
-    """Create a tree for each task, which consists of its root. If the environment fails to reset, the tree has an
-    error."""
+    """A tree for each task that consists of its root; one with an error if the environment fails to reset."""
     config = config or SearchConfig()
 
     async def one(number: int, task: Task, seed: int) -> Growth:
@@ -296,10 +280,7 @@ async def create_trees(
 
 def describe(error: Exception) -> str:
     """The type and message of an error, as text that a file can hold."""
-    try:
-        words = str(error)
-    except Exception:  # str() of a foreign exception may itself fail
-        words = ""
+    words = str(error)
     return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
@@ -317,16 +298,17 @@ def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *
         node.edges = given_edges(proposal.actions, proposal.priors, None if may_widen else count)
         return
     if not may_widen:
-        node.edges = candidate_edges(proposal.actions)
+        node.edges, _ = sampled_edges(proposal.actions, widen=False)
         return
     node.samples = [*(node.samples or ()), *proposal.actions]
     edges, node.unseen = sampled_edges(node.samples)
+    keys = [merge_key(edge.action) for edge in edges]
     known = {merge_key(edge.action): edge for edge in node.edges}
-    node.edges = [known.get(merge_key(edge.action), edge) for edge in edges]
-    for edge, sampled in zip(node.edges, edges, strict=True):
-        edge.prior = sampled.prior
-    latest = {merge_key(action) for action in proposal.actions}
-    node.fresh = [edge for edge in node.edges if merge_key(edge.action) in latest]
+    for key, edge in zip(keys, edges, strict=True):
+        known.setdefault(key, edge).prior = edge.prior
+    node.edges = [known[key] for key in keys]
+    latest = set(map(merge_key, proposal.actions))
+    node.fresh = [known[key] for key in keys if key in latest]
 
 
 def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
@@ -362,65 +344,66 @@ def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path``, and add the node that it led to. If the step fails or takes more than
-    ``seconds``, the tree stores the reason as its error, and the edge stays without a child."""
-    parent = path[-2].child if len(path) > 1 else growth.tree.root
-    assert parent is not None
+    """Step through the last edge of ``path``, and add the node that it led to. If the step fails, takes more than
+    ``seconds`` or pays no finite reward, the tree gets an error, and the edge stays without a child."""
+    edge, tree, parent = path[-1], growth.tree, last_node(growth, path[:-1])
     try:
         if seconds is None:
-            transition = await dynamics.step(parent.state, path[-1].action)
+            transition = await dynamics.step(parent.state, edge.action)
         else:
             async with time_limit(seconds):
-                transition = await dynamics.step(parent.state, path[-1].action)
+                transition = await dynamics.step(parent.state, edge.action)
     except Exception as error:  # the episode boundary: a failed rollout is data
-        growth.tree.error = describe(error)
+        tree.error = describe(error)
         return
-    _add_step(growth, path, parent, transition)
-
-
-def _add_step(growth: Growth, path: Sequence[Edge], parent: Node, transition: Transition) -> None:
-    """Add the node that a step led to below the last edge of ``path``. If the step paid a reward that is not finite,
-    the tree stores the reason as its error."""
-    edge, tree, reward = path[-1], growth.tree, transition.reward
+    reward, unknown = transition.reward, bool(transition.error)
     tree.budget.environment_steps += transition.cost
     if transition.origin == "imagined":
         tree.budget.imagined_steps += 1
-        tree.budget.unreadable += bool(transition.error)
+        tree.budget.unreadable += unknown
     if reward is not None and not math.isfinite(reward):
         tree.error = f"the environment gave the reward {reward}"
         return
     edge.reward, edge.own_reward = reward, transition.outcome
-    unknown = bool(transition.error)
+    edge.child = _reached(parent, edge, transition)
+    if len(path) > growth.depth:
+        growth.depth = max(growth.depth, sum(not each.thought for each in path))
+
+
+def _reached(parent: Node, edge: Edge, transition: Transition) -> Node:
+    """The node that a step led to."""
+    reward, unknown, state = transition.reward, bool(transition.error), transition.state
     ended = transition.terminated or transition.truncated or unknown
     paid = 0.0 if ended and reward is not None else parent.state.paid + (reward or 0.0)
-    state = transition.state
     if ended != state.ended or paid != state.paid:
         state = replace(state, ended=ended, paid=paid)
-    edge.child = node = Node(state)
+    node = Node(state)
     if ended:
         node.terminated = transition.terminated and not unknown
         node.truncated = transition.truncated or unknown
         node.unknown, node.exhausted = unknown, True
     node.origin = parent.origin if edge.thought else transition.origin
     node.invalid = transition.invalid
-    if len(path) > growth.depth:
-        growth.depth = max(growth.depth, sum(not each.thought for each in path))
+    return node
 
 
 def prune_repeat(growth: Growth, path: Sequence[Edge]) -> None:
-    """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0."""
-    node, parent = last_node(growth, path), last_node(growth, path[:-1])
-    node.repeat, node.value = True, min(0.0, parent.value, growth.value_range.low)
+    """If the last step of ``path`` led back to a state of the path, by ``State.place``, mark its end as a repeat, with
+    the value of a failure: the lowest return so far, at most 0."""
+    node, parent = path[-1].child, last_node(growth, path[:-1])
+    if node is None or node.ended or path[-1].thought or node.state.place is None:
+        return
+    if any(node.state.place == earlier.state.place for earlier in growth.tree.states(path[:-1])):
+        node.repeat, node.value = True, min(0.0, parent.value, growth.value_range.low)
 
 
 def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> None:
     """Store V(s) and the context tokens of the node at the end of ``path``, and count the cost of the estimate. If the
     request failed, the node is a dead end of unknown value, unless its return is known without V(s)."""
-    node = last_node(growth, path)
+    node, budget = last_node(growth, path), growth.tree.budget
     if not math.isfinite(estimate.value):
         raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
     node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
-    budget = growth.tree.budget
     budget.estimates += 1
     budget.environment_steps += estimate.environment_steps
     budget.imagined_steps += estimate.imagined_steps
@@ -432,9 +415,7 @@ def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> 
 
 def backup(growth: Growth, path: Sequence[Edge]) -> None:
     """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
-
-    A simulation that ends where the dynamics could not tell what follows counts against the budget, but is not a
-    visit, because its return would have no basis.
+    A simulation that ends where the dynamics has no answer counts against the budget, but is no visit.
 
     An exhausted edge of a state on the path may be known to lead to more than G. The simulation would have revisited
     that edge, but looked elsewhere because the revisit finds nothing new. The revisit is counted all the same, and its

@@ -1,22 +1,26 @@
 """One call of a model for all trees that wait for it, and no waiting for the slow steps of a few.
 
 Each tree grows in a task of its own. A tree that needs a model waits here until no other tree can go on without an
-answer; then one call answers all that wait for the same model. A tree whose step is slow must not hold up the others,
-so they wait for it at most half as long as the model took last (``MAX_WAIT``). If the model is slow compared with the
-environment, it is called for nearly all trees together. If the environment is slow, it is called for those that are
-ready, and waiting adds at most half to the model's time.
+answer; then one call answers all that wait for the same model. Trees wait for one whose step is slow at most half as
+long as the model took last (``MAX_WAIT``), so waiting adds at most half to the model's time.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_WAIT = 0.5
 """How long trees that are ready wait for others, in seconds per second of the model's last call."""
 
 Ask = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """A call of a model: answers one item each, in order."""
+
+
+class _Question(NamedTuple):
+    tree: int
+    items: Sequence[Any]
+    answers: asyncio.Future[Sequence[Any]]
 
 
 class Together:
@@ -32,8 +36,7 @@ class Together:
         self.growing = trees
         self.seconds = 0.0
         """Wall time so far, of which each tree that was growing had an equal share."""
-        self._waiting = {ask: list[tuple[int, Sequence[Any], asyncio.Future[Sequence[Any]]]]() for ask in asks}
-        """For each call: the number of the tree, its items and where their answers go."""
+        self._waiting = {ask: list[_Question]() for ask in asks}
         self._turns, self._on_call = list(asks), on_call
         self._ready = trees
         """How many growing trees do not wait for a model."""
@@ -48,11 +51,11 @@ class Together:
         if self.growing == 1 or ask not in self._waiting:  # a server answers many calls in the time of one
             self._on_call()
             return await ask(items)
-        future: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[ask].append((tree, items, future))
+        question = _Question(tree, items, asyncio.get_running_loop().create_future())
+        self._waiting[ask].append(question)
         self._ready -= 1
         self._consider()
-        return await future
+        return await question.answers
 
     def leave(self) -> None:
         """One tree has stopped growing."""
@@ -79,13 +82,11 @@ class Together:
 
     def _consider(self) -> None:
         """Call a model if all trees wait, or make sure that one is called in time."""
-        if self._calling is not None or (self._ready > 0 and self._timer is not None):
-            return
-        if not any(self._waiting.values()):
+        if self._calling is not None or not any(self._waiting.values()):
             return
         if self._ready <= 0:
             self._start()
-        else:
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MAX_WAIT * sum(self._took.values()), self._start)
 
     def _start(self) -> None:
@@ -95,35 +96,27 @@ class Together:
         ask = next(each for each in self._turns if self._waiting[each])
         while self._turns[-1] is not ask:
             self._turns.append(self._turns.pop(0))
-        waiting, self._waiting[ask] = self._waiting[ask], []
-        waiting.sort(key=_number)
-        self._calling = asyncio.get_running_loop().create_task(self._call(ask, waiting))
+        questions, self._waiting[ask] = sorted(self._waiting[ask], key=lambda each: each.tree), []
+        self._calling = asyncio.get_running_loop().create_task(self._call(ask, questions))
 
-    async def _call(
-        self, ask: Ask, waiting: Sequence[tuple[int, Sequence[Any], "asyncio.Future[Sequence[Any]]"]]
-    ) -> None:
+    async def _call(self, ask: Ask, questions: Sequence[_Question]) -> None:
         self._on_call()
         started = time.perf_counter()
         try:
-            answers = await ask([item for _, items, _ in waiting for item in items])
+            answers = await ask([item for question in questions for item in question.items])
         except BaseException as error:
-            for _, _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
+            for question in questions:
+                if not question.answers.done():
+                    question.answers.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
         self._took[ask] = time.perf_counter() - started
         start = 0
-        for _, items, future in waiting:
-            stop = start + len(items)
+        for _, items, future in questions:
             if not future.done():
-                future.set_result(answers[start:stop])
-            start = stop
-        self._ready += len(waiting)
+                future.set_result(answers[start : start + len(items)])
+            start += len(items)
+        self._ready += len(questions)
         self._calling = None
         self._consider()
-
-
-def _number(waiting: tuple[int, Sequence[Any], object]) -> int:
-    return waiting[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import networkx
 import pytest
 
-from treeagent.search.graph import to_networkx, write_graphml
+from treeagent.contrib.viewer.graph import to_networkx, write_graphml
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, UserError
 
