@@ -129,10 +129,10 @@ def test_the_conformance_check_passes_in_a_worker(snapshots: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        ("sleep", EnvTimeout, r"Stairs', task 'stairs-1', step\('up'\) took longer than call_seconds=2"),
+        ("sleep", EnvTimeout, r"Stairs', step\('up'\) took longer than call_seconds=2"),
         ("hog", EnvTimeout, r"step\('up'\) took longer than call_seconds=2: the process was killed by signal 9"),
         ("exit", EnvCrashed, r"step\('up'\): the process ended with exit code 3; it last wrote: out of \| stairs$"),
-        ("leave", EnvCrashed, r"task 'stairs-1', step\('up'\): the process ended with exit code 4$"),
+        ("leave", EnvCrashed, r"Stairs', step\('up'\): the process ended with exit code 4$"),
         ("crash", EnvCrashed, r"killed by signal 11 \(Segmentation fault\); it last wrote: .*faulty_envs.py"),
         ("garbage", EnvBroken, r"step returned {'stair': 2}: it must return"),
         ("no number", EnvBroken, r"step returned \('stair 2', 'much', False, False, {}\)"),

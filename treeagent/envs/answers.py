@@ -17,23 +17,16 @@ from treeagent.envs.base import EnvBroken, StepResult, ToolSpec
 from treeagent.types import Split, Task, UserError
 
 ENDING: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
-"""Exceptions with which an environment would end the whole run, or the task of the event loop. ``KeyboardInterrupt`` is
-not in the list, since one raised by the environment cannot be distinguished from Ctrl-C."""
+"""Exceptions with which an environment would end the whole run. Its ``KeyboardInterrupt`` is taken for Ctrl-C."""
 
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Context for synchronous calls of an environment: an exception of ``ENDING`` becomes ``EnvBroken``, which does not
-    end the run."""
+    """Context for calls of an environment: an exception of ``ENDING`` becomes ``EnvBroken``, which ends the episode."""
     try:
         yield
     except ENDING as error:
-        raise broken_by(error) from error
-
-
-def broken_by(error: BaseException) -> EnvBroken:
-    """Return the error of an episode in which the environment raised an exception of ``ENDING``."""
-    return EnvBroken(f"the environment raised {error!r}: raise an Exception to end the episode alone")
+        raise EnvBroken(f"the environment raised {error!r}: raise an Exception to end the episode alone") from error
 
 
 def is_unicode(text: str) -> bool:

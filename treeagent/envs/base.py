@@ -83,21 +83,17 @@ class Env(Protocol):
         """Take one action.
 
         Args:
-            action: if the environment has ``tools``, a ``ToolCall`` in every policy format. Its arguments may not fit
-                the tool's schema; ``calls.read_call`` checks them. The action is a text if there are no tools, if the
-                agent's text names none of them, or if its arguments cannot be parsed. If the only tool takes one text,
-                a text that names no tool becomes its argument. A model may also call a tool that does not exist; this
-                arrives as a ``ToolCall`` and must be refused, even in an environment without tools.
+            action: a ``ToolCall`` if the environment has ``tools`` and the agent's text names one (or the only one
+                takes one text), otherwise the text. ``calls.read_call`` checks name and arguments. A ``ToolCall`` of a
+                tool that does not exist must be refused, even without tools.
 
         Returns:
             (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
             ``truncated`` that the episode hit one of the environment's own limits.
 
             An impossible action must not raise an exception: the observation says why it is impossible, and
-            ``info["tool_error"]`` holds the reason as a non-empty text.
-
-            All of ``info`` reaches a function of ``rewards.function``, such as milestones or costs of this step. The
-            agent never sees it, and evaluation withholds it like every reward.
+            ``info["tool_error"]`` holds the reason as a non-empty text. All of ``info`` reaches a function of
+            ``rewards.function``; the agent never sees it, and evaluation withholds it like every reward.
 
         Raises:
             Unanswered: the environment cannot answer this action; for example, a world model gave an unreadable
@@ -145,8 +141,8 @@ class Env(Protocol):
 
     def state_key(self) -> str | None:
         """Return a key of the current state; ``None`` if there is none. Two states may have the same key only if the
-        same actions lead to the same results from both, but for limits of steps. With keys, search can leave out steps
-        that lead back to an earlier state (``search.prune_repeats``), and GiGPO compares actions at equal states."""
+        same actions lead to the same results from both, but for limits of steps. ``search.prune_repeats`` and GiGPO use
+        it."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -161,14 +157,8 @@ class Env(Protocol):
 
 class EnvWrapper(Env):
     """An environment around another one, as Gymnasium's Wrapper: everything is forwarded to ``env``, and a subclass
-    changes what it needs to.
-
-    A wrapper is switched on by name in ``environment.wrappers``. If it sets ``options_type``, it takes one value of
-    that type after the environment, otherwise its options as keyword arguments.
-
-    Args:
-        env: the environment; nothing else may step it.
-    """
+    changes what it needs to. ``environment.wrappers`` switches it on; with ``options_type``, it takes one value of that
+    type after the environment, otherwise its options as keyword arguments."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -259,16 +249,13 @@ def probability(noise: float) -> float:
 
 
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
-    """Return ``task.data``, validated as ``form``. The error message names the ``kind`` of data and the environment
-    ``env``."""
+    """Return ``task.data``, validated as ``form``: a ``kind`` of data of the environment ``env``."""
     try:
         return form.validate_python(dict(task.data))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"task {task.id!r} holds no {kind} ({where}: {first['msg']}): take tasks from {env}.tasks"
-        ) from error
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError(f"task {task.id!r} holds no {kind} ({why}): take tasks from {env}.tasks") from error
 
 
 class EnvBroken(RuntimeError):

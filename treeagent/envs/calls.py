@@ -26,8 +26,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.types import ToolCall, only_text
 
 _TEXT_CALL = re.compile(r"\s*+([\w.-]++)\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
-"""A call of a tool that is not known. Possessive quantifiers (``*+``): without them, a long run of blanks takes time
-quadratic in its length."""
+"""A call of an unknown tool. Without possessive quantifiers (``*+``), many blanks take quadratic time."""
 _ARGUMENTS = re.compile(r"\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
 """What follows the name of a known tool."""
 TYPES: Mapping[str, tuple[type, ...]] = {
@@ -40,8 +39,6 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _ALL = frozenset(TYPES)
-_MOST_REFERENCES = 20
-"""Most references and combinations within each other that are followed in a schema."""
 
 
 def text_tool(name: str, description: str, *arguments: str, read_only: bool = False, answers: bool = False) -> ToolSpec:
@@ -62,8 +59,7 @@ def text_tool(name: str, description: str, *arguments: str, read_only: bool = Fa
 
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
     """Return the action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``,
-    and any other text the argument of the only tool, if that takes one text. What cannot be parsed stays a text. The
-    arguments are not checked against the tool's schema."""
+    any other text the argument of the only tool, if that takes one text. What cannot be parsed stays a text."""
     if isinstance(action, ToolCall):
         return action
     if (parts := _parts(action, tools)) is not None and any(tool.name == parts[0] for tool in tools):
@@ -82,7 +78,16 @@ def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | s
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         return f"no tool {call.name}, use one of: {', '.join(tool.name for tool in tools)}"
-    return _mismatch(call.arguments, tool) or call
+    schemas, required = arguments_of(tool)
+    if missing := [key for key in required if key not in call.arguments]:
+        return f"{tool.name} needs {missing[0]}"
+    for key, value in call.arguments.items():
+        if key in schemas and not fits(value, schemas[key], tool.parameters):
+            types = json_types(schemas[key], tool.parameters)
+            return f"{key} of {tool.name} must be of type {' or '.join(sorted(types))}"
+        if key not in schemas and tool.parameters.get("additionalProperties") is False:
+            return f"{tool.name} takes no {key}"
+    return call
 
 
 def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
@@ -141,7 +146,7 @@ def has_type(value: object, kind: str) -> bool:
 
 def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
     """The JSON types that a schema allows, as far as it names them; all if it names none."""
-    if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
+    if not isinstance(schema, Mapping) or depth > 20:  # references in a circle
         return _ALL
     found, named = _ALL, schema.get("type")
     if isinstance(named, str | list | tuple):
@@ -163,36 +168,13 @@ def _referred(reference: str, root: Mapping[str, object]) -> object:
     """The schema at a pointer such as ``#/$defs/Point``; one that allows everything if there is none."""
     found: Any = root
     for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~"), True) if isinstance(found, Mapping) else True
+        found = found.get(part, True) if isinstance(found, Mapping) else True
     return found
-
-
-def _mismatch(arguments: Mapping[str, object], tool: ToolSpec) -> str:
-    """Return why ``arguments`` do not fit the tool's schema; empty if they pass the checks of ``read_call``."""
-    schemas, required = arguments_of(tool)
-    for key in required:
-        if key not in arguments:
-            return f"{tool.name} needs {key}"
-    for key, value in arguments.items():
-        if key not in schemas:
-            if tool.parameters.get("additionalProperties") is False:
-                return f"{tool.name} takes no {key}"
-            continue
-        if not fits(value, schemas[key], tool.parameters):
-            types = json_types(schemas[key], tool.parameters)
-            return f"{key} of {tool.name} must be of type {' or '.join(sorted(types))}"
-    return ""
 
 
 def fits(value: object, schema: object, root: Mapping[str, object] | None = None) -> bool:
     """Whether an argument has a JSON type that its schema allows. ``root`` is as for ``read_value``."""
     return any(has_type(value, kind) for kind in json_types(schema, root or {}))
-
-
-def type_of(schema: object) -> str:
-    """Return the JSON type that a schema requires; empty if it requires none or allows several."""
-    type_name = schema.get("type") if isinstance(schema, Mapping) else None
-    return type_name if isinstance(type_name, str) else ""
 
 
 def arguments_of(tool: ToolSpec) -> tuple[Mapping[str, object], Sequence[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
+from treeagent.envs.answers import checked_key, checked_legal, checked_task, checked_verdict, contained
 from treeagent.envs.base import Env, EnvBroken, opening
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.envs.pool import EnvPool
@@ -36,8 +36,8 @@ class _Position:
 
 
 def paid(state: State) -> float | None:
-    """Return the sum of the rewards on the way to ``state``, including withheld ones; None if the state does not come
-    from an ``EnvDynamics``. It is for reports: code that chooses actions must not read it."""
+    """The sum of the rewards on the way to ``state``, including withheld ones, for reports; code that chooses actions
+    must not read it. None if the state does not come from an ``EnvDynamics``."""
     total: float | None = getattr(state.snapshot, "paid", None)
     return total
 
@@ -45,13 +45,11 @@ def paid(state: State) -> float | None:
 class EnvDynamics:
     """Implements ``types.Dynamics`` with one environment, or with the instances of a pool in parallel.
 
-    If the environment has a verifier, the reward is its verdict at the end of the task and 0 before, so an episode that
-    hits the step limit gets 0. Otherwise it is the environment's own reward. State keys combine the environment's key
-    with the number of steps used. If an environment fails, only the step in progress is lost.
+    If the environment has a verifier, the reward is its verdict at the end of the task and 0 before; otherwise it is
+    the environment's own. State keys combine the environment's key with the number of steps used.
 
     The cost of a step is what it would be if each tree had its own environment: without exact snapshots it includes a
-    replay from the start of the task, unless the tree's last step led to this state. A tree is therefore the same
-    whichever trees are grown at the same time and however many instances there are.
+    replay from the start of the task, unless the tree's last step led to this state.
 
     Args:
         env: the environment, or a pool; nothing else may step them while this object is in use.
@@ -85,14 +83,6 @@ class EnvDynamics:
     def replayed_steps(self) -> int:
         """Environment steps really made so far to return to earlier states by replay."""
         return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
-
-    def move_to(self, state: State) -> int:
-        """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
-        in environment steps. Not available with a pool."""
-        assert self._pool is None, "nobody knows which instance of a pool a state is on"
-        position, fork = _position(state), self._fork(self.env)
-        with _forget_state_on_error(fork, position.episode):
-            return _move_to(fork, position)
 
     async def reset(self, task: Task) -> State:
         episode = _Episode(None if self._pool is None else self._pool.assign_instance())
@@ -205,12 +195,11 @@ def _key(place: str | None, used: int) -> str | None:
 def _forget_state_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
     """A failed environment may be in any state: the next step then restores the state that it starts from."""
     try:
-        yield
-    except BaseException as error:
+        with contained():
+            yield
+    except BaseException:
         fork.forget_state()
         episode.last = None
-        if isinstance(error, ENDING):
-            raise broken_by(error) from error
         raise
 
 

@@ -14,15 +14,6 @@ class ReplayDivergence(RuntimeError):
     """The same reset and actions led to a different observation, so the environment cannot be replayed."""
 
 
-@dataclass(slots=True)
-class _Saved:
-    """The snapshot of a state, and how often the state was visited again."""
-
-    snapshots: tuple[object, ...] = ()
-    """One snapshot, or none."""
-    visits: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A state in an episode of a ``Forkable``. A snapshot lives as long as its mark."""
@@ -32,19 +23,20 @@ class Mark:
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, followed by one hash for each action's observation."""
     state_seed: int = field(default=0, repr=False)
-    """Value from which the seeds of a stochastic environment derive here. It depends on the seeds and actions that led
-    to this state. Marks are compared by it instead of by the actions, because Python takes the arguments 1 and True as
-    equal."""
-    saved: _Saved = field(default_factory=_Saved, compare=False, repr=False)
+    """Seed of a stochastic environment here, which derives from the seeds and actions that led here. Marks are compared
+    by it instead of by the actions, because Python takes the arguments 1 and True as equal."""
+    snapshots: list[object] = field(default_factory=list[object], compare=False, repr=False)
+    """One snapshot, or none yet."""
+    visits: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+    """How often ``goto`` has come here, as the only element."""
 
 
 class Forkable:
     """Adds ``mark`` and ``goto`` to any environment, by exact snapshots or else by a reset and a checked replay.
 
     A restored random state would let a search foresee random outcomes, so ``goto`` reseeds a stochastic environment.
-    The new seed depends only on ``seed``, the task, the actions and visits that led to the mark, and how often the mark
-    was visited before; other trees of the batch have no influence. A stochastic environment without exact snapshots is
-    replayed from its task's seed, which repeats its random outcomes.
+    The new seed depends on ``seed``, the task, the actions and visits that led to the mark, and how often it was
+    visited before, but not on other trees. Without exact snapshots, a replay repeats the random outcomes.
 
     Args:
         env: the environment; nothing else may step it.
@@ -69,8 +61,7 @@ class Forkable:
         return observation, info
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """Take an action, as ``Env.step``. A text that names a tool reaches the environment as a ``ToolCall``
-        (``calls.as_call``)."""
+        """Take an action, as ``Env.step``. A text that names a tool becomes a ``ToolCall`` (``calls.as_call``)."""
         mark = self._current_mark()
         self.forget_state()
         result = checked_step(self.env.step(self._call(action)))
@@ -82,18 +73,18 @@ class Forkable:
     def mark(self) -> Mark:
         """Return a mark of the current state for ``goto``."""
         mark = self._current_mark()
-        if self.env.snapshot_kind == "exact" and not mark.saved.snapshots:
-            mark.saved.snapshots = (self.env.snapshot(),)
+        if self.env.snapshot_kind == "exact" and not mark.snapshots:
+            mark.snapshots.append(self.env.snapshot())
         return mark
 
     def goto(self, mark: Mark) -> None:
         """Return to the state of ``mark``. Raises ``ReplayDivergence`` if a replayed observation is another one."""
         if self.env.snapshot_kind == "exact":
             self.forget_state()
-            [snapshot] = mark.saved.snapshots
+            [snapshot] = mark.snapshots
             if self.env.stochastic:
-                self._state_seed = derive_seed(mark.state_seed, mark.saved.visits) % 2**31  # some take no larger seeds
-                mark.saved.visits += 1
+                self._state_seed = derive_seed(mark.state_seed, mark.visits[0]) % 2**31  # some take no larger seeds
+                mark.visits[0] += 1
                 self.env.restore(snapshot, reseed=self._state_seed)
             else:
                 self._state_seed = mark.state_seed
@@ -113,8 +104,7 @@ class Forkable:
         self._current = None
 
     def _call(self, action: str | ToolCall) -> str | ToolCall:
-        # A world model was trained on calls in the agent's own format, so it gets the text as written.
-        if isinstance(action, ToolCall) or self.env.origin == "imagined":
+        if isinstance(action, ToolCall) or self.env.origin == "imagined":  # a world model reads calls as written
             return action
         if self._tools is None:
             self._tools = self.env.tools()

@@ -61,8 +61,8 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, object]]) -> Env:
 
 
 def _makes(factory: object, kind: type) -> bool:
-    """Whether ``factory`` is a subclass of ``kind``, or a Python function with such a return type. Nothing is called to
-    find out, because a settings file can name any function, such as ``os:system``."""
+    """Whether ``factory`` is a subclass of ``kind``, or a function with such a return type. Nothing is called to find
+    out, because a settings file can name any function, such as ``os:system``."""
     returned = factory
     if inspect.isfunction(factory):
         returned = factory.__annotations__.get("return")

@@ -10,7 +10,6 @@ from itertools import count
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from treeagent.envs.base import Env
@@ -25,10 +24,9 @@ class EnvPool:
     """At most ``size`` instances of an environment, each created when it is first needed. All its calls, including its
     creation and closing, come from one thread, as SQLite or a browser driver requires.
 
-    If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it, which is closed
-    once the call returns. An episode stays on one instance, unless snapshots are exact and the environment is not
-    stochastic: then each step runs on whichever instance is free. The pool closes its instances when its context
-    manager exits, or else when the process ends.
+    If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it. An episode stays on
+    one instance, unless snapshots are exact and the environment is not stochastic. The pool closes its instances when
+    its context manager exits, or else when the process ends.
 
     Args:
         env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
@@ -52,12 +50,11 @@ class EnvPool:
         return None if self._any_instance else next(self._numbers) % self._size
 
     async def call(self, number: int | None, work: Callable[[Env], Answer]) -> Answer:
-        """Run ``work`` in the thread of an instance. Returns its result, or raises its exception.
-
-        An instance runs one call at a time, in the order in which they were made. The time limit of a step
-        (``types.time_limit``) starts when ``work`` starts.
-        """
-        self._use_loop()
+        """Run ``work`` in the thread of an instance, one call at a time. The time limit of a step starts with it."""
+        if self._loop is not (loop := asyncio.get_running_loop()):  # a lock belongs to one loop
+            self._loop, self._any = loop, asyncio.Semaphore(self._size)
+            self._locks = [asyncio.Lock() for _ in range(self._size)]
+            self._free = list(reversed(range(self._size)))
         lock = self._any if number is None else self._locks[number]
         with waiting():
             await lock.acquire()
@@ -65,11 +62,11 @@ class EnvPool:
         try:
             thread = self._threads[place]
             if thread is None:
-                thread = self._threads[place] = _EnvThread()
-            if thread.env is None:
+                thread = self._threads[place] = _EnvThread(self._make)
+            if not thread.made:
                 with waiting():
-                    await self._run(place, thread, lambda: thread.begin(self._make))
-            return await self._run(place, thread, lambda: work(thread.begun))
+                    await self._run(place, thread, lambda env: None)
+            return await self._run(place, thread, work)
         finally:
             if number is None:
                 self._free.append(place)
@@ -89,12 +86,10 @@ class EnvPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    async def _run(self, place: int, thread: "_EnvThread", work: Callable[[], Answer]) -> Answer:
+    async def _run(self, place: int, thread: "_EnvThread", work: Callable[[Env], Answer]) -> Answer:
         future = thread.submit(work)
         try:
             return await asyncio.wrap_future(future)
@@ -109,53 +104,42 @@ class EnvPool:
             self._closing = [*(each for each in self._closing if not each.done()), thread.end()]
             self._threads[place] = None
 
-    def _use_loop(self) -> None:
-        """Make the locks for the running event loop. A lock belongs to one loop, and a pool is used in many."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._any = loop, asyncio.Semaphore(self._size)
-            self._locks = [asyncio.Lock() for _ in range(self._size)]
-            self._free = list(reversed(range(self._size)))
-
 
 class _EnvThread:
-    """One environment and its thread."""
+    """One environment, which the first job makes, and its thread."""
 
-    def __init__(self) -> None:
-        self.env: Env | None = None
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+    def __init__(self, make: Callable[[], Env]) -> None:
+        self.made = False
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Env], Any] | None] | None] = SimpleQueue()
         # A daemon thread: a hung call in a thread of concurrent.futures would keep the process from ending.
-        Thread(target=self._serve, name="environment", daemon=True).start()
+        Thread(target=self._serve, args=(make,), name="environment", daemon=True).start()
 
-    @property
-    def begun(self) -> Env:
-        assert self.env is not None
-        return self.env
-
-    def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
+    def submit(self, work: Callable[[Env], Answer] | None) -> Future[Answer]:
+        """Run ``work`` in the thread; None closes the environment."""
         future = Future[Answer]()
         self._jobs.put((future, work))
         return future
 
-    def begin(self, make: Callable[[], Env]) -> None:
-        self.env = make()
-
     def end(self) -> Future[None]:
         """Make the thread close its environment and end after the call that it is running."""
-        closed = self.submit(self._close)
+        closed: Future[None] = self.submit(None)
         self._jobs.put(None)
         return closed
 
-    def _close(self) -> None:
-        if self.env is not None:
-            self.env.close()
-
-    def _serve(self) -> None:
+    def _serve(self, make: Callable[[], Env]) -> None:
+        env: Env | None = None
         while (job := self._jobs.get()) is not None:
             future, work = job
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(work())
+                    answer = None
+                    if work is not None:
+                        env = make() if env is None else env
+                        self.made = True
+                        answer = work(env)
+                    elif env is not None:
+                        env.close()
+                    future.set_result(answer)
                 except StopIteration as error:  # a future cannot raise it in a coroutine
                     future.set_exception(RuntimeError(f"the environment raised {error!r}"))
                 except BaseException as error:  # raised again where the call was made

@@ -1,7 +1,7 @@
 """Questions that need calls of several tools, in which the output of one call is an argument of the next."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
@@ -79,7 +79,7 @@ class Key:
         return str(sum(map(int, values))) if name == ADD else self.tables[name][values[0]]
 
     def call(self, question: Sequence[Question]) -> Call:
-        """Return the outermost call of a question. Its arguments are the answers to the inner questions."""
+        """Return the outermost call of a question."""
         return str(question[0]), tuple(map(self.value, question[1:]))
 
     def calls(self, question: Question) -> list[Call]:
@@ -93,15 +93,13 @@ class Key:
         return self.value(self.question)
 
     def due(self, made: Sequence[Call]) -> list[Call]:
-        """Return the calls of the pipeline that are due after the calls ``made``: those not yet made whose arguments
-        are known. Empty if only the answer is left."""
+        """Return the calls that are due after the calls ``made``: those not yet made whose arguments are known."""
         return [] if self.noted else list(dict.fromkeys(self._due(self.question, made)))
 
-    def _due(self, question: Question, made: Sequence[Call]) -> Iterator[Call]:
+    def _due(self, question: Question, made: Sequence[Call]) -> list[Call]:
         if isinstance(question, str) or _made(*self.call(question)) in made:
-            return
-        inner = [each for argument in question[1:] for each in self._due(argument, made)]
-        yield from inner or [self.call(question)]
+            return []
+        return [each for argument in question[1:] for each in self._due(argument, made)] or [self.call(question)]
 
 
 def _made(name: str, values: tuple[str, ...]) -> Call:
@@ -168,12 +166,9 @@ class Visit:
 
 
 class ToolboxEnv(ToolEnv[Key, Visit]):
-    """Questions about people, teams and rooms, with a new world for each task: look up, add, answer. A task may need no
-    call, because its question states the answer, or a pipeline of calls, in which the output of one call is an argument
-    of the next. The reward is 1 for the right answer, otherwise 0.
-
-    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls.
-    """
+    """Questions about people, teams and rooms, with a new world for each task: look up, add, answer. A task needs a
+    pipeline of calls such as ``team_of[mira]`` and ``add[12, 30]``, in which the output of one call is an argument of
+    the next, or none, because its question states the answer. The reward is 1 for the right answer, otherwise 0."""
 
     options_type = ToolboxOptions
     key_type = Key

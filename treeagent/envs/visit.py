@@ -22,10 +22,7 @@ class CallRefused(Exception):
 
 
 class VisitEnv(Env, Generic[Visit]):
-    """An environment whose episode state is its task and one frozen value, the visit.
-
-    A subclass sets ``_at``, the pair of both, in ``reset``, and ``visit`` in ``step``.
-    """
+    """An environment whose episode state is ``_at``: its task and one frozen value, the visit."""
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = False
@@ -54,10 +51,7 @@ class VisitEnv(Env, Generic[Visit]):
 
 
 class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
-    """An environment in which the agent calls tools, and in which each task holds an answer key.
-
-    A subclass writes ``tools``, ``tasks``, ``act`` and ``verdict``.
-    """
+    """An environment of tools whose tasks hold an answer key. Write ``tools``, ``tasks``, ``act`` and ``verdict``."""
 
     key_type: type[Key]
     """Dataclass of the answer key, which ``Task.data`` holds."""
@@ -90,14 +84,12 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         self.key_of(task)
         self._at = task, self.visit_type()
         return self.opening, {}
 
     def read(self, action: str | ToolCall) -> ToolCall:
-        """Parse an action into a tool call."""
         call = read_call(action, self.tools())
         if isinstance(call, str):
             raise CallRefused(call)

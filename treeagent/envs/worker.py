@@ -11,7 +11,6 @@ import os
 import pickle
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
@@ -33,18 +34,18 @@ _START = (
 _SECRET_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Suffixes of environment variables that are not passed to the process, since an agent might read them there."""
 _STDERR_BYTES = 2**20
-"""Size of the file with the process's output, in bytes, beyond which it is emptied before the next request."""
+"""Size of the file with the process's output beyond which it is emptied before the next request."""
 _LAST_BYTES, _LAST_LINES = 4000, 10
 """Most bytes and lines of a failed process's output that an error message quotes."""
 _EXIT_SECONDS = 1.0
-"""Seconds that a process may take to end after it has closed its socket."""
+"""Seconds that a process may take to end after it has closed its pipe."""
 _EPISODE_STARTS = frozenset({"reset", "restore"})
 _EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
 
 
 class EnvTimeout(RuntimeError):
-    """A call took longer than its limit, and its process was killed."""
+    """A call took longer than its limit."""
 
 
 class EnvCrashed(RuntimeError):
@@ -52,12 +53,10 @@ class EnvCrashed(RuntimeError):
 
 
 class WorkerEnv(Env):
-    """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time.
+    """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time (POSIX only).
 
-    Arguments and results are pickled. The parent keeps the snapshots as bytes, so they outlive the process. An
-    exception of the environment is raised again in the parent, with the worker's traceback in its notes; after one of
-    a call of an episode, other than ``Unanswered``, the process is killed. The limits protect against mistakes, not
-    against malicious code. POSIX only.
+    Arguments and results are pickled. An exception of the environment is raised again here, with its traceback as a
+    note; in a call of an episode, other than ``Unanswered``, it ends the process. Snapshots outlive the process.
 
     Args:
         name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
@@ -77,7 +76,6 @@ class WorkerEnv(Env):
         """Processes started so far."""
         self._name, self._options = name, dict(options or {})
         self._call_seconds, self._start_seconds = call_seconds, start_seconds
-        self._task_id = ""
         self._lost = False
         """Whether the process that held the episode has ended."""
         self._process: _Process | None = None
@@ -86,8 +84,6 @@ class WorkerEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        task = (options or {}).get("task")
-        self._task_id = task.id if isinstance(task, Task) else ""
         return cast(tuple[str, dict[str, object]], self._call("reset", seed, options))
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -106,12 +102,10 @@ class WorkerEnv(Env):
         return cast(float | None, self._call("verify"))
 
     def snapshot(self) -> object:
-        return self._task_id, self._call("snapshot")
+        return self._call("snapshot")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        assert isinstance(snapshot, tuple)
-        self._task_id, content = snapshot
-        self._call("restore", content, reseed)
+        self._call("restore", snapshot, reseed)
 
     def state_key(self) -> str | None:
         return cast(str | None, self._call("state_key"))
@@ -148,37 +142,36 @@ class WorkerEnv(Env):
                 self._end()
             self._lost = False
         call = f"step({arguments[0]!r:.80})" if method == "step" else method
-        task = f", task {self._task_id!r}" if self._task_id else ""
-        where = f"environment {self._name!r}{task}, {call}"
+        where = f"environment {self._name!r}, {call}"
         if self._lost and method in _EPISODE_CALLS:
             raise EnvCrashed(f"{where} has no episode since the process ended: reset or restore first")
         if self._process is None:
             self._start()
-        answer = self._exchange(method, where, pickle.dumps((method, arguments)))
-        try:
-            return _unpickled(answer)
-        except Unanswered:
-            raise
-        except Exception:
-            if method in _EPISODE_CALLS or method == "make":
-                self._end()
-            raise
-
-    def _exchange(self, method: str, where: str, request: bytes) -> bytes:
+        limit, seconds = "call_seconds", self._call_seconds
+        if method == "make":
+            limit, seconds = "start_seconds", self._start_seconds
         assert self._process is not None
-        name = "start_seconds" if method == "make" else "call_seconds"
-        seconds = self._start_seconds if method == "make" else self._call_seconds
         try:
-            return self._process.ask(request, seconds)
-        except TimeoutError:
-            if self._process.ended():  # a process that it has started can keep the socket open after its end
-                raise EnvCrashed(f"{where}: the process {self._end()}") from None
-            raise EnvTimeout(f"{where} took longer than {name}={seconds:g}: the process {self._end()}") from None
-        except (EOFError, ConnectionError, pickle.UnpicklingError):
+            answer = self._process.ask(pickle.dumps((method, arguments)), seconds)
+        except (TimeoutError, EOFError, OSError) as error:
+            # A process that it has started can keep the pipe open after its end.
+            if isinstance(error, TimeoutError) and not self._process.ended():
+                raise EnvTimeout(f"{where} took longer than {limit}={seconds:g}: the process {self._end()}") from None
             raise EnvCrashed(f"{where}: the process {self._end(_EXIT_SECONDS)}") from None
         except BaseException:  # such as Ctrl-C: the reply must not be taken as the reply to a later request
             self._end()
             raise
+        try:
+            value, trace = pickle.loads(answer)
+        except Exception as unreadable:  # a user's object may raise anything
+            self._end()
+            raise EnvBroken(f"the answer cannot be unpickled: {unreadable}") from None
+        if trace is None:
+            return value
+        if (method in _EPISODE_CALLS and not isinstance(value, Unanswered)) or method == "make":
+            self._end()
+        value.add_note(f"In the process of the environment:\n{trace}")
+        raise value
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +190,7 @@ class _Process:
     reach."""
 
     def __init__(self) -> None:
-        self._channel, theirs = socket.socketpair()
-        self._answers = self._channel.makefile("rb")
+        self._channel, theirs = Pipe()
         lifeline, ours = os.pipe()
         self._lifeline = os.fdopen(ours, "wb")
         # A file never blocks the writer, as a full pipe would. With O_APPEND it can be truncated while it is written.
@@ -223,10 +215,10 @@ class _Process:
         """Send a request and return the reply."""
         if os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES:
             self._stderr.truncate(0)
-        self._channel.settimeout(max(seconds, 1e-6))  # 0 would mean "do not block"
-        self._channel.sendall(request)
-        answer: bytes = pickle.load(self._answers)
-        return answer
+        self._channel.send_bytes(request)
+        if not self._channel.poll(seconds):
+            raise TimeoutError
+        return self._channel.recv_bytes()
 
     def ended(self) -> bool:
         return self._process.poll() is not None
@@ -239,7 +231,6 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        self._answers.close()
         self._channel.close()
         self._lifeline.close()
         self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _LAST_BYTES, 0))
@@ -251,15 +242,11 @@ class _Process:
 
 
 def kill_at_close(lifeline: int, process_id: int) -> None:
-    """Make the kernel kill ``process_id`` when the last writing end of the pipe ``lifeline`` is closed, at the latest
-    when the parent that holds it ends, however it ends. Does nothing on systems other than Linux.
+    """Make the kernel kill ``process_id`` (negative: a process group) when the last writing end of the pipe whose
+    reading end is ``lifeline`` is closed, at the latest when the parent that holds it ends. Linux only.
 
     It works before the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG,
     it depends on the parent process and not on the thread that started the child.
-
-    Args:
-        lifeline: the reading end of a pipe that nothing is written to.
-        process_id: a process, or the negative number of a process group, as for ``os.kill``.
     """
     if sys.platform == "linux":
         # These settings belong to the open pipe: they stay after the parent closes its own reading end.
@@ -269,17 +256,14 @@ def kill_at_close(lifeline: int, process_id: int) -> None:
 
 
 def serve(channel_number: int) -> None:
-    """Main function of the process: answer the requests of a ``WorkerEnv`` until it closes its end of the socket."""
+    """Main function of the process: answer the requests of a ``WorkerEnv`` until it closes its end of the pipe."""
     faulthandler.enable()
-    channel = socket.socket(fileno=channel_number)
-    channel.set_inheritable(False)
-    requests, host = channel.makefile("rb"), _Host()
+    os.set_inheritable(channel_number, False)
+    channel, host = Connection(channel_number), _Host()
     try:
         while True:
-            method, arguments = pickle.load(requests)
-            # The end of a pickle marks the end of a message. A reply is a pickle inside a pickle, because the inner one
-            # may be unreadable in the parent.
-            channel.sendall(pickle.dumps(_answer(host, method, arguments)))
+            method, arguments = pickle.loads(channel.recv_bytes())
+            channel.send_bytes(_answer(host, method, arguments))
     except (EOFError, ConnectionError):
         os.killpg(0, signal.SIGKILL)
 
@@ -323,16 +307,16 @@ class _Host:
 
 
 def _answer(host: _Host, method: str, arguments: Sequence[object]) -> bytes:
-    """Call a method and return the pickle of (value, error). An error is the tuple (pickled exception, or no bytes if
-    it cannot be pickled; its message; its traceback)."""
+    """Call a method. Returns the pickle of (value, None), or of (exception, traceback)."""
     try:
         return _pickled((getattr(host if hasattr(host, method) else host.env, method)(*arguments), None))
     except Exception as error:  # the process boundary: raised again in the parent
+        trace = traceback.format_exc()
         try:
-            pickled = pickle.dumps(error)
-        except Exception:  # a user's exception may raise anything when it is pickled
-            pickled = b""
-        return pickle.dumps((None, (pickled, f"{type(error).__name__}: {error}", traceback.format_exc())))
+            pickle.loads(pickled := pickle.dumps((error, trace)))
+        except Exception:  # a user's exception may be impossible to pickle
+            return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), trace))
+        return pickled
 
 
 def _pickled(value: object) -> bytes:
@@ -343,21 +327,3 @@ def _pickled(value: object) -> bytes:
             f"{value!r:.200} cannot be pickled ({error}): return plain values; a snapshot that is no value wants "
             "snapshot_kind = 'replay'"
         ) from None
-
-
-def _unpickled(answer: bytes) -> Any:
-    """Return the value of a reply, or raise its exception."""
-    try:
-        value, error = pickle.loads(answer)
-    except Exception as unreadable:  # a user's object may raise anything
-        raise EnvBroken(f"the answer cannot be unpickled: {unreadable}") from None
-    if error is None:
-        return value
-    pickled, words, trace = error
-    raised: Exception
-    try:
-        raised = pickle.loads(pickled)
-    except Exception:  # a user's exception may fail to unpickle
-        raised = RuntimeError(words)
-    raised.add_note(f"In the process of the environment:\n{trace}")
-    raise raised
