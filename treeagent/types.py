@@ -29,6 +29,12 @@ class _ReachesOut:
 REACHES_OUT = _ReachesOut()
 
 
+TURN_CUT_OFF = "the turn was cut off after"
+"""Begins the error of an action whose turn reached ``policy.max_new_tokens``."""
+CONTEXT_FULL = "but the model's context holds"
+"""Stands in the error of an episode whose prompt became too long."""
+
+
 class UserError(ValueError):
     """Raised for a value that cannot be used. The message is one sentence that names the value and the fix."""
 

@@ -475,7 +475,9 @@ def test_wilson_interval_known_values(successes: int, trials: int, low: float, h
 def test_summary_by_hand() -> None:
     outcomes = [
         Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100), invalid=1, reasoned=4),
-        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50), invalid=3),
+        Outcome(
+            "b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50), invalid=3, limits=("environment.max_steps",)
+        ),
         Outcome("c", 0.0, 2, Budget(environment_steps=3), "OSError: gone"),
         Outcome("d", 0.1 + 0.2 + 0.7, 4, Budget()),
     ]
@@ -490,7 +492,7 @@ def test_summary_by_hand() -> None:
         "tasks": 4,
         "solved": "1001",
         "errors": 1,
-        "cut_off": 0.0,
+        "limits": {"environment.max_steps": 0.25},
         "error": "OSError: gone",
         "steps": 4.0,
         "invalid": 0.25,  # 4 of 16 steps

@@ -81,7 +81,7 @@ def test_a_long_path_of_the_tree_ends_with_the_number_of_its_other_steps() -> No
 
 def test_the_report_of_a_run_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
     first = (finished_run / "report.html").read_text()
-    assert "One search tree" in first and "<svg" in first
+    assert "One search tree" in first
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
     (run / "report.html").unlink()

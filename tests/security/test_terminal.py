@@ -1,7 +1,6 @@
 """Hostile text in everything that can be printed: the terminal obeys no sequence in it, and no text is hidden."""
 
 import io
-import json
 import logging
 import os
 import shlex
@@ -24,7 +23,7 @@ from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.page import Content, render
-from treeagent.pipeline.report.show import fidelity_json, fidelity_table
+from treeagent.pipeline.report.show import fidelity_table
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
@@ -205,9 +204,6 @@ def test_an_audit_is_printed() -> None:
     figures = Figures(1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     kinds = {attack("kind"): figures}
     found = Fidelity(figures, None, None, None, kinds, {1: figures}, 0.0, 0.0, 1, 0.0, 1, None, 1.0)
-    text = fidelity_json(found)
-    assert orders(text) == [] and text.isascii()
-    assert json.loads(text)["by_kind"].keys() == kinds.keys()
     terminal = Terminal(file=io.StringIO(), width=400)
     terminal.print(fidelity_table(found))
     assert isinstance(terminal.file, io.StringIO)

@@ -17,7 +17,7 @@ from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.config import ActionSource, RemoteConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.turn import Grammar, ReAct
-from treeagent.types import Action, Estimate, Message, Proposal, State, derive_seed
+from treeagent.types import TURN_CUT_OFF, Action, Estimate, Message, Proposal, State, derive_seed
 
 if TYPE_CHECKING:
     from treeagent.generators.structured import Form
@@ -238,7 +238,7 @@ class LLMPolicy:
         action = self._read(turn.prefix, sample)
         if action.error or self._has_ended(turn, sample):
             return action
-        return replace(action, call="", error=f"the turn was cut off after {len(sample.token_ids)} tokens")
+        return replace(action, call="", error=f"{TURN_CUT_OFF} {len(sample.token_ids)} tokens")
 
     def _read(self, prefix: Message, sample: Sample) -> Action:
         """The action that a sample adds to a turn, whose text may differ from the texts of its parts."""

@@ -7,16 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from treeagent.cli.options import Trust, require_trusted_worlds
+from treeagent.config import load_config
+from treeagent.envs import BUILT_IN, Env, WorkerEnv, env_class, example, make_env
+from treeagent.envs.check import CheckReport, cause_of, check_env, check_tasks, first_tasks
+from treeagent.pipeline.recipes import first_sentence
+from treeagent.pipeline.shots import check_formats
 from treeagent.pipeline.terminal import Terminal
-
-if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.envs import Env
-    from treeagent.envs.check import CheckReport
+from treeagent.seams import names
+from treeagent.store import write_atomic
+from treeagent.types import Task, UserError
 
 app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
 
@@ -25,8 +29,6 @@ app = typer.Typer(help="List environments, check one, write the start of a new o
 class Findings:
     """The findings of the checks of one environment, each once."""
 
-    environment: str
-    snapshots: str
     tasks: int
     branches: int
     equal_branches: int
@@ -41,12 +43,6 @@ def list_envs() -> None:
 
     Example: treeagent envs list
     """
-    from rich.table import Table
-
-    from treeagent.envs import BUILT_IN, env_class
-    from treeagent.pipeline.recipes import first_sentence
-    from treeagent.seams import names
-
     table = Table("name", "extra", "snapshots", "what it is", box=None)
     for name in names("environment.name", BUILT_IN):
         kind = env_class(name)
@@ -62,7 +58,6 @@ def check(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Number of tasks to check.")] = 3,
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
-    trust: Trust = False,
 ) -> None:
     """Check an environment's contract. Exits with 1 on any violation.
 
@@ -71,19 +66,15 @@ def check(
 
     Example: treeagent envs check shop difficulty=1
     """
-    from treeagent.config import load_config
-    from treeagent.envs import WorkerEnv, make_env
-
     config = load_config(None, [f"environment.name={env}", *(f"environment.options.{each}" for each in options or ())])
-    require_trusted_worlds(config, trust)
     settings = config.environment.options
     make = WorkerEnv if worker else make_env
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
         say = Terminal(soft_wrap=True).print  # before close(), which may raise
         say(
-            f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
-            f"({found.tasks} tasks, snapshots {found.snapshots})"
+            f"{env}: {found.equal_branches} of {found.branches} branches equal their replays "
+            f"({found.tasks} tasks, snapshots {checked.snapshot_kind})"
         )
         kinds = {"not checked": found.skipped, "advice": found.advice, "violation": found.violations}
         for kind, sentences in kinds.items():
@@ -105,10 +96,6 @@ def new(
 
     Example: treeagent envs new lights
     """
-    from treeagent.envs import example
-    from treeagent.store import write_atomic
-    from treeagent.types import UserError
-
     if not (name.isidentifier() and name.islower()):
         raise UserError(f"{name!r} cannot name a module: give a word in lower case, such as lights")
     if keyword.iskeyword(name) or name in sys.stdlib_module_names:
@@ -128,12 +115,8 @@ def new(
     say(f"learn in it, there: treeagent quickstart --config own --out runs/{name} environment.name={name}:{title}")
 
 
-def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
+def find(name: str, checked: Env, other: Env, count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
-    from treeagent.envs.check import cause_of, check_env, check_tasks, first_tasks
-    from treeagent.pipeline.shots import check_formats
-    from treeagent.types import Task, UserError
-
     tasks = first_tasks(checked, "train", count)
     if not tasks or not isinstance(tasks[0], Task):
         given = f"gives {tasks[0]!r:.80} as a task" if tasks else "has no task in its split 'train'"
@@ -148,8 +131,6 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
             differing, unplayed = [f"the check of formats, which plays in an event loop, met {cause_of(error)}"], []
         violations, skipped = [*violations, *differing], [*skipped, *unplayed]
     return Findings(
-        name,
-        checked.snapshot_kind,
         len(tasks),
         sum(report.branches for report in reports),
         sum(report.equal_branches for report in reports),
@@ -159,7 +140,7 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     )
 
 
-def _advice(env: "Env", reports: "Sequence[CheckReport]") -> Iterator[str]:
+def _advice(env: Env, reports: Sequence[CheckReport]) -> Iterator[str]:
     for report in reports:
         if report.best > 0.0 and not report.solved:
             yield f"no episode counts as a success: the best earned {report.best:g}, and only 1 is one"

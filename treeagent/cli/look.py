@@ -4,9 +4,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
 from treeagent.cli.options import Overrides, RunFolder, find_checkpoint, require_trees
+from treeagent.config import load_config
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.recipes import recipes as known_recipes
+from treeagent.pipeline.report.page import report as write_page
+from treeagent.pipeline.report.show import show_episodes, show_run, show_task
 from treeagent.pipeline.terminal import Terminal
+from treeagent.search.record import check_format
+from treeagent.store import digest as digest_of
+from treeagent.store import read_as
 
 app = typer.Typer()
 
@@ -17,13 +28,8 @@ def recipes() -> None:
 
     Example: treeagent recipes
     """
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    from treeagent.pipeline.recipes import recipes as known
-
     table = Table(Column("recipe", no_wrap=True), "what it is for", box=None, pad_edge=False)
-    for recipe in known():
+    for recipe in known_recipes():
         table.add_row(Text(recipe.name), Text(recipe.sentence))
     Terminal().print(table)
 
@@ -48,12 +54,6 @@ def show(
 
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.report.show import show_episodes, show_run, show_task
-    from treeagent.search.record import check_format
-    from treeagent.store import digest as digest_of
-    from treeagent.store import read_as
-
     run = Run.open(run_folder)
     if episodes is not None:
         show_episodes(run, episodes, Terminal(), task_id=task_id, depth=depth)
@@ -75,9 +75,6 @@ def report(run_folder: RunFolder) -> None:
 
     Example: treeagent report runs/shop
     """
-    from treeagent.pipeline.folder import Run, RunError
-    from treeagent.pipeline.report.page import report as write_page
-
     run = Run.open(run_folder)
     if not run.stages():
         raise RunError(f"{run.path} has finished no stage, so that there is nothing to report: go on with --resume")
@@ -113,11 +110,8 @@ def export(
         merge(find_checkpoint(str(source)), out)
         Terminal().print(f"checkpoint in {out}")
         return
-    from treeagent.config import load_config
     from treeagent.pipeline.export import USUAL
     from treeagent.pipeline.export import export as write
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.progress import RichProgress
 
     run = Run.open(source)
     config = load_config(source / "config.toml", overrides or ())

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.report.show import print_results, show_alarms
 from treeagent.pipeline.terminal import Terminal
-
-if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.config import RunConfig
+from treeagent.store import shard_names
+from treeagent.types import UserError
 
 Config = Annotated[
     str | None,
@@ -50,12 +53,9 @@ def chosen_settings(
     out: Path,
     checkpoint: Path | None = None,
     trees: Path | None = None,
-) -> "RunConfig":
+) -> RunConfig:
     """The settings of a command, from the first of these that exists: ``--config``; the run that is resumed; the run
     ``trees``; the run that ``checkpoint`` is from, in whose environment and format the policy was trained."""
-    from treeagent.config import load_config
-    from treeagent.pipeline.recipes import find_recipe
-
     runs = [*([out] if resume else []), *([] if trees is None else [trees])]
     if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
         runs.append(folder.parent)
@@ -67,25 +67,9 @@ def chosen_settings(
     return found
 
 
-def print_end(rows: Sequence[dict[str, Any]], out: Path) -> None:
-    """Print the results of a run, then its alarms."""
-    print_rows(rows)
-    print_alarms(out)
-
-
-def print_alarms(out: Path) -> None:
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.report.show import show_alarms
-
-    show_alarms(Run.open(out), Terminal(stderr=True))
-
-
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
     """Print that the settings of a file are used that the user did not name. A downloaded run may neither run code here
     nor send data to another machine, so it is refused if it names code or a machine that the user did not name too."""
-    from treeagent.config import reaching_out
-    from treeagent.types import UserError
-
     for key, value in () if trust else reaching_out(file, overrides):
         raise UserError(
             f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine: read the file, then "
@@ -94,20 +78,17 @@ def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
     Terminal(stderr=True).print(f"settings of {str(file)!r}", soft_wrap=True)
 
 
-def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
+def require_trusted_worlds(config: RunConfig, trust: bool) -> None:
     """Call ``require_trust`` for the run whose world model ``config`` plans in."""
     for name in ("config.toml", "world.toml") if config.evaluate.world else ():
         if (file := Path(config.evaluate.world) / name).is_file():
             require_trust(file, (), trust)
 
 
-def trusted_settings(run_folder: Path, overrides: Sequence[str] | None, trust: bool) -> "RunConfig":
-    """The settings of a run that was found on disk, with overrides from the command line."""
-    from treeagent.config import load_config
-
-    file = run_folder / "config.toml"
-    require_trust(file, overrides or (), trust)
-    config = load_config(file, overrides or ())
+def trusted_settings(run_folder: Path, trust: bool) -> RunConfig:
+    """The settings of a run that was found on disk."""
+    require_trust(run_folder / "config.toml", (), trust)
+    config = load_config(run_folder / "config.toml")
     require_trusted_worlds(config, trust)
     return config
 
@@ -122,8 +103,6 @@ def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | 
 
 def find_checkpoint(name: str) -> Path:
     """The checkpoint in a folder, or a name on the hub."""
-    from treeagent.pipeline.folder import RunError
-
     path = Path(name)
     if path.is_dir():
         if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
@@ -140,14 +119,11 @@ def find_checkpoint(name: str) -> Path:
 
 def require_trees(folder: Path, kind: str = "") -> None:
     """Check that the run has shards whose names begin with ``kind``."""
-    from treeagent.pipeline.folder import RunError
-    from treeagent.store import shard_names
-
     if not any(name.startswith(kind) for name in shard_names(folder / "trees")):
         raise RunError(f"{folder} holds no trees: make some with treeagent collect CHECKPOINT --out {folder}")
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    from treeagent.pipeline.report.show import print_results
-
+def print_end(rows: Sequence[dict[str, Any]], out: Path) -> None:
+    """Print the results of a run, then its alarms."""
     print_results(rows, Terminal())
+    show_alarms(Run.open(out), Terminal(stderr=True))

@@ -16,10 +16,11 @@ from treeagent.cli.options import (
     checkpoint_and_overrides,
     chosen_settings,
     find_checkpoint,
-    print_alarms,
     print_end,
-    print_rows,
 )
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.report.show import print_results, show_alarms
 from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer()
@@ -40,10 +41,9 @@ def quickstart(
 
     Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
-    settings = chosen_settings(config, overrides, seed, resume, trust, out)
     from treeagent.loop import quickstart as run_quickstart
-    from treeagent.pipeline.progress import RichProgress
 
+    settings = chosen_settings(config, overrides, seed, resume, trust, out)
     print_end(run_quickstart(settings, out, resume=resume, progress=RichProgress()), out)
 
 
@@ -66,7 +66,6 @@ def collect(
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
     from treeagent.pipeline import api
-    from treeagent.pipeline.progress import RichProgress
 
     api.collect(settings, out, policy, resume=resume, progress=RichProgress())
 
@@ -97,7 +96,6 @@ def train(
     start, changes = checkpoint_and_overrides(checkpoint, overrides)
     settings = chosen_settings(config, changes, seed, resume, trust, out, start)
     from treeagent.loop import train as run_train
-    from treeagent.pipeline.progress import RichProgress
 
     print_end(run_train(settings, out, start, resume=resume, progress=RichProgress()), out)
 
@@ -132,10 +130,9 @@ def update(
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy, trees)
     from treeagent.pipeline import api
-    from treeagent.pipeline.progress import RichProgress
 
     written = api.update(settings, out, policy, method, trees=trees, resume=resume, progress=RichProgress())
-    print_alarms(out)
+    show_alarms(Run.open(out), Terminal(stderr=True))
     Terminal().print(f"checkpoint in {written}")
 
 
@@ -158,6 +155,5 @@ def evaluate(
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
     from treeagent.pipeline import api
-    from treeagent.pipeline.progress import RichProgress
 
-    print_rows(api.evaluate(settings, out, policy, resume=resume, progress=RichProgress()))
+    print_results(api.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())

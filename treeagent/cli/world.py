@@ -5,6 +5,11 @@ from typing import Annotated
 import typer
 
 from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds
+from treeagent.config import load_config
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.report.show import fidelity_table
 from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
@@ -26,10 +31,6 @@ def fit_world_model(
 
     Example: treeagent world fit runs/shop --config world
     """
-    from treeagent.config import load_config
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.progress import RichProgress
-    from treeagent.pipeline.recipes import find_recipe
     from treeagent.pipeline.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
@@ -45,18 +46,15 @@ def fit_world_model(
 def audit_world_model(
     run_folder: RunFolder,
     overrides: Overrides = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Audit RUN's world model: compare its predictions with the environment's answers on held-out tasks.
 
     Reads RUN/trees and RUN/checkpoints/world, or the model of the last round, and writes RUN/fidelity.json.
 
-    Example: treeagent world eval runs/shop --json
+    Example: treeagent world eval runs/shop
     """
-    from treeagent.pipeline.folder import Run
     from treeagent.pipeline.imagination import world_of
-    from treeagent.pipeline.report.show import fidelity_json, fidelity_table
     from treeagent.pipeline.world_audit import audit_world
 
     run = Run.open(run_folder)
@@ -65,8 +63,4 @@ def audit_world_model(
             require_trust(file, overrides or (), trust)
     config, model = world_of(run, overrides or ())
     require_trusted_worlds(config, trust)
-    fidelity = audit_world(config, run, model)
-    if json:
-        Terminal(soft_wrap=True).print(fidelity_json(fidelity))
-    else:
-        Terminal().print("", fidelity_table(fidelity), sep="\n")
+    Terminal().print("", fidelity_table(audit_world(config, run, model)), sep="\n")

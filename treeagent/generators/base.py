@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treeagent.threads import in_thread
+from treeagent.types import CONTEXT_FULL
 
 if TYPE_CHECKING:
     from treeagent.generators.structured import Form  # imports transformers
@@ -208,7 +209,7 @@ class Generator(ABC):
         """The reason why the model cannot read this prompt, in one sentence; empty if it can."""
         if len(prompt) >= self.context:
             return (
-                f"the prompt has {len(prompt)} tokens, but the model's context holds {self.context}: lower "
-                "environment.max_steps or the length of observations, or use a model with a longer context"
+                f"the prompt has {len(prompt)} tokens, {CONTEXT_FULL} {self.context}: lower policy.max_new_tokens or "
+                "the length of observations, set policy.context=drop, or use a model with a longer context"
             )
         return ""

@@ -33,6 +33,7 @@ from treeagent.pipeline.outcomes import (
     all_failed_at_start,
     delete_batches,
     evaluation_stage,
+    limits_met,
     load_batch,
     save_batch,
     summarise,
@@ -132,6 +133,7 @@ def _row(job: EvaluationJob, played: Sequence[PlayedBatch]) -> Row:
     row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
     if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
         row["token_limit"] = limit
+        row["planning_tokens"] = sum(outcome.planning_tokens for outcome in outcomes)
     return row
 
 
@@ -159,7 +161,11 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
             for group in playable_together(env, config.environment.parallel, tasks)
         ]
     outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
-    for outcome, episode in zip(outcomes, episodes, strict=True):
+    plans = [None] * len(tasks) if imagines or not trees else trees
+    limits = replace(config.search.limits, simulations=config.evaluate.best_of) if job.mode == "best_of_n" else None
+    for outcome, episode, plan in zip(outcomes, episodes, plans, strict=True):
+        outcome.limits = limits_met(outcome, episode, plan, limits or config.search.limits)
+        outcome.planning_tokens = plan.budget.generated_tokens if plan is not None else 0
         edges = [edge for node in episode.nodes() for edge in node.edges]
         outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
         outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)

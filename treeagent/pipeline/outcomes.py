@@ -2,6 +2,7 @@
 resumed evaluation plays none of them twice.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -12,9 +13,10 @@ import orjson
 from pydantic import TypeAdapter
 
 from treeagent.config import Mode
-from treeagent.search.node import Budget, reaches
+from treeagent.search.config import Limits
+from treeagent.search.node import Budget, Tree, reaches
 from treeagent.store import regular, write_atomic
-from treeagent.types import UserError, storable
+from treeagent.types import CONTEXT_FULL, TURN_CUT_OFF, UserError, storable
 from treeagent.world_model.fidelity import wilson_interval
 
 Row = dict[str, Any]
@@ -54,6 +56,10 @@ class Outcome:
     """Steps of the executed episode with a malformed turn or a refused call."""
     cut_off: bool = False
     """Whether a limit of steps ended the episode: ``environment.max_steps``, or one of the environment's own."""
+    limits: tuple[str, ...] = ()
+    """The limits that cut the episode, a turn or its planning off, as ``limits_met`` names them."""
+    planning_tokens: int = 0
+    """The tokens of ``budget`` that planning sampled."""
     reasoned: int = 0
     """Steps of the executed episode with a thought before the call."""
 
@@ -99,6 +105,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 
     ``solved`` has a "1" or "0" for each task, in order, so that two policies can be compared task by task. ``invalid``
     is the share of executed steps that were malformed or refused, and ``reasoned`` the share of steps with a thought.
+    ``limits`` maps each limit that cut off a failed episode to the share of such episodes.
 
     With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
@@ -113,6 +120,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
     found = [outcome.success for outcome in outcomes if outcome.found]
+    limits = Counter(limit for outcome in outcomes for limit in outcome.limits)
     steps = max(sum(outcome.steps for outcome in outcomes), 1)
     row: Row = {
         "policy": policy,
@@ -127,7 +135,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "error": error,
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
         "invalid": sum(outcome.invalid for outcome in outcomes) / steps,
-        "cut_off": sum(outcome.cut_off for outcome in outcomes) / len(outcomes),
+        "limits": {limit: met / len(outcomes) for limit, met in sorted(limits.items())},
         "reasoned": sum(outcome.reasoned for outcome in outcomes) / steps,
         "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
@@ -140,6 +148,22 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     if found:
         row["taken"] = sum(found) / len(found)
     return row
+
+
+def limits_met(outcome: Outcome, episode: Tree, plan: Tree | None, limits: Limits) -> tuple[str, ...]:
+    """The limits that cut off an episode without success, one of its turns, or the tree of its ``plan``."""
+    if outcome.success:
+        return ()
+    spent = plan.budget if plan is not None else Budget()
+    turn_cut = any(edge.action.error.startswith(TURN_CUT_OFF) for node in episode.nodes() for edge in node.edges)
+    stopped = limits.share(spent) >= 1 and spent.simulations < (limits.simulations or 0)
+    met = {
+        "environment.max_steps": outcome.cut_off,
+        "policy.max_new_tokens": turn_cut,
+        "the model's context": CONTEXT_FULL in outcome.error,
+        "search.limits": stopped,
+    }
+    return tuple(limit for limit, is_met in met.items() if is_met)
 
 
 def all_failed_at_start(outcomes: Sequence[Outcome]) -> bool:

@@ -14,7 +14,7 @@ from treeagent.generators.base import Failure
 from treeagent.generators.remote import Server
 from treeagent.generators.turn import Grammar, make_grammar
 from treeagent.threads import in_thread
-from treeagent.types import Action, Message, Proposal, State, UserError, storable
+from treeagent.types import TURN_CUT_OFF, Action, Message, Proposal, State, UserError, storable
 
 
 @options(frozen=True, config=ConfigDict(extra="forbid"))
@@ -116,4 +116,4 @@ class ChatPolicy:
         action = self.grammar.read(text)
         if action.error or not cut_off:
             return action
-        return replace(action, call="", error=f"the turn was cut off after {self.max_new_tokens} tokens")
+        return replace(action, call="", error=f"{TURN_CUT_OFF} {self.max_new_tokens} tokens")

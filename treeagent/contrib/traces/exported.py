@@ -35,7 +35,7 @@ def traces(
     Example: treeagent traces runs/shop --format otlp --out shop.jsonl
     """
     run = Run.open(run_folder)
-    environment = trusted_settings(run_folder, (), trust).environment
+    environment = trusted_settings(run_folder, trust).environment
     with closing(make_env(environment.name, environment.options)) as env:
         tools = env.tools()
     count = write_traces(run, out, format, source, tools)

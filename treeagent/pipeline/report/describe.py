@@ -22,7 +22,14 @@ RESULT_COLUMNS = {
 }
 """Keys of a row, in the order in which they are shown, with their headings."""
 _OFTEN = 0.2
-"""From this share of episodes on, it is said what cut them off."""
+"""From this share of episodes on, a limit that cut them off is named."""
+_CURES = {
+    "environment.max_steps": "raise it, unless the environment's own limit ends them",
+    "policy.max_new_tokens": "raise it, or set policy.structured=true or policy.thought_tokens to end turns in time",
+    "the model's context": "lower policy.max_new_tokens or the length of observations, or set policy.context=drop",
+    "search.limits": "search stopped there before search.limits.simulations: raise the other limits",
+}
+"""Each limit that may cut off an episode, with the cure."""
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -63,15 +70,20 @@ def headline(rows: Sequence[Row]) -> str:
     return f"{solves}, {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Sentences below the table of results: what cut episodes off, the star of a mode, and what each search found,
-    took, and left to the policy that goes on where a plan ends."""
+def limits(rows: Sequence[Row]) -> list[str]:
+    """Sentences that name the limits that cut off many episodes as the cause, before any other advice."""
     sentences = []
-    if cut := [f"{_label(row)} {_percent(row['cut_off'])} %" for row in rows if row.get("cut_off", 0) >= _OFTEN]:
-        sentences.append(
-            f"Cut off by environment.max_steps or the environment's own limit: {', '.join(cut)} of the episodes; raise "
-            "the limit if tasks need more steps."
-        )
+    for limit, cure in _CURES.items():
+        shares = [(row, row.get("limits", {}).get(limit, 0.0)) for row in rows]
+        if cut := [f"{_label(row)} {_percent(share)} %" for row, share in shares if share >= _OFTEN]:
+            sentences.append(f"Cut off by {limit}: {', '.join(cut)} of the episodes: {cure}.")
+    return sentences
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Sentences below the table of results: the star of a mode, and what each search found, took, and left to the
+    policy that goes on where a plan ends."""
+    sentences = []
     if any(row.get("pass_at_n") for row in rows):
         sentences.append(
             "* pass@N: only a success ends an episode here, so an end betrays a success to a search without rewards."
@@ -83,6 +95,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
             if (rest := row["success"] - found * taken) > 1e-9:
                 clause += f"; {_percent(rest)} % were solved by the policy, which goes on greedily after a plan"
             sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
+        if "planning_tokens" in row:
+            sentences.append(
+                f"{_label(row)}: {row['planning_tokens']:,} of the generated tokens are of planning, whose limit is "
+                f"{row['token_limit']:,} a task; the policy sampled the others after it."
+            )
     return sentences
 
 

@@ -1,9 +1,8 @@
 """Prints runs, results, search trees, episodes and the audit of a world model on the terminal."""
 
 import difflib
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Literal
 
@@ -44,7 +43,8 @@ def narrow_table(headings: dict[str, bool]) -> Table:
 
 
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
-    """Print one row per policy and mode, the most successful ones bold, with the headline and notes below."""
+    """Print one row per policy and mode, the most successful ones bold, then the headline, limits that cut episodes
+    off, notes and failures."""
     columns = describe.result_columns(rows)
     table = narrow_table({heading: key in ("policy", "mode") for key, heading in columns.items()})
     for column, key in zip(table.columns, columns, strict=True):
@@ -54,10 +54,14 @@ def print_results(rows: Sequence[Row], console: Terminal) -> None:
         style = "bold" if row["success"] == best else ""
         table.add_row(*(Text(visible(cell(row, key))) for key in columns), style=style)
     console.print("", table, "", sep="\n")
-    for sentence in (describe.headline(rows), *describe.notes(rows)):
-        console.print(Text(visible(sentence)), soft_wrap=True)
-    for sentence in describe.failures(rows):
-        console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)
+    for style, sentences in (
+        ("", [describe.headline(rows)]),
+        ("yellow", describe.limits(rows)),
+        ("", describe.notes(rows)),
+        ("yellow", describe.failures(rows)),
+    ):
+        for sentence in sentences:
+            console.print(Text(visible(sentence), style=style), soft_wrap=True)
 
 
 def show_run(run: Run, console: Terminal) -> None:
@@ -79,36 +83,31 @@ def show_alarms(run: Run, console: Terminal) -> None:
 
 
 def show_task(run: Run, task_id: str, console: Terminal, *, depth: int | None = None) -> None:
-    """Print every tree of a task, named by its id or by the id as it is printed, below the name of its shards."""
+    """Print every tree of a task, named by its id as it is printed, below the name of its shards."""
     known: list[str] = []
-    found = False
     for name in shard_names(run.trees):
         for record in read_as(check_format, run.trees, name):
-            known.append(record["task"]["id"])
-            if task_id in (known[-1], visible(known[-1])):
-                found = True
+            known.append(visible(record["task"]["id"]))
+            if known[-1] == visible(task_id):
                 console.print(Text(visible(name), style="bold underline"))
                 show_tree(from_record(record), console, depth=depth)
-    if not found:
+    if visible(task_id) not in known:
         [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
         raise RunError(
-            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {visible(near)}"
+            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {near}"
         )
 
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
     """Print a tree down to ``depth`` steps, or as many as fit the console, with its most visited path in colour."""
-    path = {id(edge) for edge in most_visited_path(tree)}
+    path, budget = {id(edge) for edge in most_visited_path(tree)}, tree.budget
     title = Text.assemble(
-        ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}"
+        ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}\n"
     )
-    branch = Branch(
-        Text.assemble(title, "\n", (visible(tree.task.prompt.strip(), lines=True), "italic")), guide_style="dim"
-    )
+    branch = Branch(title.append(visible(tree.task.prompt.strip(), lines=True), "italic"), guide_style="dim")
     fitting = max(1, (console.width - _NARROWEST) // _INDENT)
     _grow(branch, tree.root, path, fitting if depth is None else min(depth, fitting))
     console.print(branch)
-    budget = tree.budget
     console.print(
         f"{budget.simulations} simulations, {budget.environment_steps} environment steps, "
         f"{budget.generated_tokens} generated tokens, {budget.seconds:.1f} s",
@@ -158,7 +157,7 @@ def show_episodes(
             count, failed = count + 1, failed + (not solved)
             if not solved:
                 why.update(" ".join(reason.split()) for reason in describe.reasons(episode))
-            ours = task_id is None or task_id in (episode.task.id, visible(episode.task.id))
+            ours = task_id is None or visible(task_id) == visible(episode.task.id)
             found = found or ours
             if ours and kind in ("all", "solved" if solved else "failed"):
                 show_episode(episode, console, depth=depth)
@@ -170,38 +169,35 @@ def show_episodes(
 
 
 def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) -> None:
-    """Print an episode as a conversation."""
+    """Print an episode as a conversation. Texts are indented below the speaker's name, so that no text can pass for
+    that of another speaker."""
+
+    def speak(speaker: str, text: str, style: str = "") -> None:
+        words = Text(visible(text.strip("\n"), lines=True), style=style)
+        console.print(Text(speaker, style="dim"), Padding(words, (0, 0, 0, 2), expand=False), sep="\n")
+
     console.print(Text.assemble(("task ", "dim"), (visible(episode.task.id), "bold")))
-    _speak(console, "environment", (message.content for message in episode.root.state.messages), "italic")
+    for message in episode.root.state.messages:
+        speak("environment", message.content, "italic")
     parent, path = episode.root, steps(episode)
     for edge in path[:depth]:
         action = edge.action
         if action.error:  # the whole turn, because it cannot be split into thought and call
-            _speak(console, "agent", [action.text], "yellow")
-        else:
-            _speak(console, "agent thinks", [action.thought] if action.thought.strip() else [], "italic")
-            _speak(console, "agent", [] if edge.thought else [call_text(action)], "bold")
+            speak("agent", action.text, "yellow")
+        if action.thought.strip() and not action.error:
+            speak("agent thinks", action.thought, "italic")
+        if not edge.thought and not action.error:
+            speak("agent", call_text(action), "bold")
         if edge.child is not None:
-            answer = [] if edge.thought else [observation(parent, edge.child)]
-            _speak(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
+            if not edge.thought:
+                speaker = "environment refuses" if edge.child.invalid else "environment"
+                speak(speaker, observation(parent, edge.child))
             parent = edge.child
     if left := len(path) - len(path[:depth]):
         console.print(f"… {left} more turns", style="dim")
     total = sum(edge.reward or 0.0 for edge in path)
     style = "green" if describe.is_solved(episode) else "red"
     console.print(Text(f"reward {total:.3f}, {visible(describe.ending(episode))}\n", style=style))
-
-
-def _speak(console: Terminal, speaker: str, texts: Iterable[str], style: str) -> None:
-    """Print texts indented below the speaker's name, so that no text can pass for that of another speaker."""
-    for text in texts:
-        console.print(Text(speaker, style="dim"))
-        console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))
-
-
-def fidelity_json(found: Fidelity) -> str:
-    """The audit of a world model as JSON in printable ASCII characters."""
-    return json.dumps(found.to_json(), indent=2).replace("\x7f", r"\u007f")
 
 
 def fidelity_table(found: Fidelity) -> Group:
