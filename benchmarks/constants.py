@@ -10,10 +10,9 @@
     .venv/bin/python -m benchmarks.constants --runs runs/sweep --name constants_tireworld --tasks 40
 
 Each arm changes one constant of the recipe. c is the option ``c_init``, the weight of exploration. λ is
-``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "gain" is
-``evaluate.stop_at_gain``: once the rest of the tokens is expected to gain less than this, they are left unspent.
-"2 at a time" samples two candidates whenever one is due (the option ``widening``), and "6 at first" samples six when a
-state is expanded and none later.
+``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "2 at a time" draws
+two candidates whenever one is due (the option ``widening``), and "6 at first" samples six when a state is expanded and
+none later.
 """
 
 from dataclasses import replace
@@ -29,7 +28,6 @@ QUESTION = "Which constants of tree search solve most validation tasks?"
 RECIPE = "the recipe"
 EXPLORATION = (0.25, 0.5, 1.0, 2.0)
 LIKELIHOOD = (0.0, 0.05, 0.1, 0.2, 0.4)
-GAIN = (0.02, 0.05)
 AT_A_TIME = (2, 4)
 AT_FIRST = 6
 
@@ -40,7 +38,6 @@ def variants(config: RunConfig) -> dict[str, RunConfig]:
     changed = {
         **{f"c = {c:g}": replace(config, search=replace(search, options={"c_init": c})) for c in EXPLORATION},
         **{f"λ = {w:g}": replace(config, evaluate=replace(evaluate, likelihood_weight=w)) for w in LIKELIHOOD},
-        **{f"gain < {gain:g}": replace(config, evaluate=replace(evaluate, stop_at_gain=gain)) for gain in GAIN},
         **{f"{k} at a time": replace(config, search=replace(search, options={"widening": k})) for k in AT_A_TIME},
         f"{AT_FIRST} at first": replace(config, search=replace(search, options={"widening": 0}, candidates=AT_FIRST)),
     }

@@ -308,9 +308,6 @@ class EvaluateConfig:
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.1
     """λ of ``decision`` "leaf", which takes the end with the highest V + λ ℓ. ℓ is the mean log π of the path's
     turns in nats, and λ is in reward units per nat."""
-    stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
-    """The search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best end by less
-    than this, in reward units. 0 leaves this rule out. Only for ``decision`` "leaf"."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched instead of the environment, anew after every real step (model
     predictive control)."""

@@ -239,21 +239,6 @@ def test_noise_is_for_training() -> None:
     assert found == quiet != loud
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "greedy"])
-def test_a_search_ends_where_the_rest_cannot_pay(mode: Mode) -> None:
-    """Taste is at most 1, and 1 - V times the share of the limits that is left bounds the gain. With 5 the first end of
-    the task is enough, with 1e-9 none is."""
-    tasks, actors = SHOP.tasks("test", 6), Actors(Shopper(), Shopper(greedy=True), Taste())
-    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    search, counts = replace(SEARCH, limits=Limits(simulations=60)), list[list[int]]()
-    for gain in (0.0, 1e-9, 5.0):
-        config = replace(EVALUATE, stop_at_gain=gain, best_of=60)
-        trees = asyncio.run(play(actors, blind, verified, tasks, mode, config, search, 7))[1]
-        counts.append([tree.budget.simulations for tree in trees])
-    assert counts[0] == counts[1]
-    assert (counts[0] == counts[2]) == (mode == "lookahead")
-
-
 @dataclass(frozen=True)
 class Stairs:
     """Five steps up, each worth 0.25 except the last, which ends the task. ``stuck`` raises at the third step."""

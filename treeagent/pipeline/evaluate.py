@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -155,7 +154,7 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
-        play_tasks = partial(replan if imagines else play, returns=config.environment.returns)
+        play_tasks = replan if imagines else play
         played = [
             asyncio.run(play_tasks(actors, blind, verified, group, job.mode, config.evaluate, config.search, seed))
             for group in playable_together(env, config.environment.parallel, tasks)

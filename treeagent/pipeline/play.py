@@ -13,7 +13,7 @@ from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.outcomes import Outcome
-from treeagent.search.config import Enough, Limits, SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.searcher import Growth, create_trees, last_node, make_search, take_step
@@ -50,16 +50,11 @@ async def play(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-    *,
-    returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
     Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
     is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
-
-    Args:
-        returns: the lowest and the highest return of an episode. They decide which ends are good enough to stop at.
 
     Returns:
         outcomes, trees and episodes (see ``execute``), in the order of the tasks; no trees for greedy.
@@ -69,8 +64,7 @@ async def play(
     plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        enough = _enough(mode, config, returns)
-        searcher = make_search(actors.sampling, blind, settings, actors.value, noise=False, enough=enough)
+        searcher = make_search(actors.sampling, blind, settings, actors.value, noise=False)
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
@@ -83,12 +77,6 @@ async def play(
         # This reads withheld rewards, but the episodes are over, so no action can change.
         outcome.found = _found_success(tree)
     return outcomes, trees, _with_errors(episodes, outcomes)
-
-
-def _enough(mode: Mode, config: EvaluateConfig, returns: tuple[float, float]) -> Enough | None:
-    """When ends are good enough to stop at. Lookahead chooses no path to an end."""
-    by_ends = config.decision == "leaf" and mode != "lookahead"
-    return Enough(returns[1], config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 
 def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
@@ -119,9 +107,9 @@ def _settings(mode: Mode, config: EvaluateConfig, search: SearchConfig) -> Searc
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
-    # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
-    # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
-    all_run = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
+    # Parallel chains share the encoding of their prompt. With any further limit, chains run
+    # ``search.leaves`` at a time, because only chains that have not started can be left out.
+    all_run = limits == Limits(simulations=config.best_of)
     return replace(settings, limits=limits, leaves=config.best_of if all_run else search.leaves)
 
 
@@ -161,17 +149,12 @@ async def replan(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-    *,
-    returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
     the policy acts greedily.
 
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
-
-    Args:
-        returns: as for ``play``.
 
     Returns:
         outcomes, the first tree of each task (its episode if the reset failed), and episodes (see ``execute``), in the
@@ -189,8 +172,7 @@ async def replan(
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
         states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
         resumed = _Resumed(model, states)
-        enough = _enough(mode, config, returns)
-        searcher = make_search(actors.sampling, resumed, settings, actors.value, noise=False, enough=enough)
+        searcher = make_search(actors.sampling, resumed, settings, actors.value, noise=False)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(active, trees, strict=True):

@@ -12,7 +12,7 @@ search. A ``Tree`` holds a ``Node`` for each state and an
 ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
-from treeagent.search.config import Enough, Limits, SearchConfig
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
@@ -23,7 +23,6 @@ from treeagent.search.values import RolloutValue
 __all__ = [
     "Budget",
     "Edge",
-    "Enough",
     "Limits",
     "Node",
     "RolloutValue",

@@ -1,7 +1,6 @@
 """The settings of a search. One class serves every method, so that methods can be compared on equal terms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -70,29 +69,6 @@ class Limits:
         if self.seconds is not None:
             spent = max(spent, scale * budget.seconds / self.seconds)
         return spent
-
-
-@plain_dataclass(frozen=True, slots=True)
-class Enough:
-    """When a search whose decision is "leaf" ends before its limits. The best end so far is the one with the greatest
-    G + λ ℓ, where ℓ is the ``mean_logprob`` of its path. G_max is the greatest return that an episode can have."""
-
-    highest: float
-    """G_max, in reward units."""
-    likelihood_weight: float = 0.0
-    """λ, as in ``decide.best_path``."""
-    least_gain: float = 0.0
-    """Lowest expected gain for which a search goes on, in reward units."""
-
-    def gains_too_little(self, best: float, share: float) -> bool:
-        """Whether the rest of the limits is expected to gain less than ``least_gain``.
-
-        Suppose that the best of all ends is equally likely to be found at any time. Then the rest of the limits finds
-        it with probability 1 - s, where s is the ``share`` that is spent, and gains at most the difference to G_max:
-
-            (1 - s) (G_max - max_{ends} (G + λ ℓ)) < least_gain
-        """
-        return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

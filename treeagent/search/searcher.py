@@ -17,8 +17,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from treeagent.seams import checked, resolve
-from treeagent.search.config import METHODS, Enough, SearchConfig
-from treeagent.search.decide import end_rank
+from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.gumbel import Halving
 from treeagent.search.node import Edge, Node, Path, Spent, Tree, path_return
 from treeagent.search.puct import LEAST_UNSEEN, ValueRange, given_edges, merge_key, sampled_edges
@@ -61,8 +60,6 @@ class Growth:
     """The Gumbel noise of each edge of the root."""
     halving: Halving | None = None
     """The schedule of sequential halving; None before the root's candidates are complete."""
-    best: float = -math.inf
-    """G + λ ℓ of the best end of the task so far (``Enough``)."""
     failure: str = ""
     """Why the latest failed request to the policy or the value failed."""
 
@@ -83,7 +80,6 @@ class Searcher(ABC):
     Args:
         value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
         noise: False leaves out the noise at the root, as evaluation does.
-        enough: may end the search of a task once good ends are found.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -99,10 +95,9 @@ class Searcher(ABC):
         value: Value | None = None,
         *,
         noise: bool = True,
-        enough: Enough | None = None,
     ) -> None:
         self.policy, self.dynamics, self.config, self.value = policy, dynamics, config, value
-        self.noise, self.enough = noise, enough
+        self.noise = noise
         self.options: Any = checked(self.Options, config.options, f"search method {config.method!r}")
 
     async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
@@ -196,15 +191,13 @@ class Searcher(ABC):
         return await self.value.estimate(states)
 
     def simulations_allowed(self, growth: Growth) -> int:
-        """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed,
-        reached a limit or has too little to gain."""
+        """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed or
+        reached a limit."""
         tree, limits, leaves = growth.tree, self.config.limits, self.config.leaves
         if tree.error or tree.root.ended or (share := limits.share(tree.budget)) >= 1:
             return 0
         if tree.budget.simulations >= MOST_FREE and not share:
             tree.error = f"{MOST_FREE:,} simulations spent nothing of the limits: set limits.simulations too"
-            return 0
-        if self.enough and self.enough.gains_too_little(growth.best, share):
             return 0
         return leaves if limits.simulations is None else min(leaves, limits.simulations - tree.budget.simulations)
 
@@ -225,13 +218,9 @@ class Searcher(ABC):
         return node.terminated or node.truncated or node.repeat or node.invalid
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation, and update the best end so far."""
+        """Finish a simulation."""
         growth.tree.budget.seconds = self.models.share_time()
         backup(growth, path)
-        leaf = path[-1].child
-        if self.enough and leaf is not None and leaf.terminated:
-            rank = end_rank(growth.tree, path, leaf, self.enough.likelihood_weight)
-            growth.best = max(growth.best, growth.tree.root.state.paid + rank[1])
 
     def rank(self, path: Path) -> tuple[float, float]:
         """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the
@@ -246,11 +235,10 @@ def make_search(
     value: Value | None = None,
     *,
     noise: bool = True,
-    enough: Enough | None = None,
 ) -> Searcher:
     """A search of the method that ``config.method`` names; the other arguments are those of ``Searcher``."""
     method: type[Searcher] = resolve("search.method", config.method, METHODS)
-    return method(policy, dynamics, config, value, noise=noise, enough=enough)
+    return method(policy, dynamics, config, value, noise=noise)
 
 
 def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
