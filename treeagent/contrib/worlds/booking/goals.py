@@ -37,7 +37,7 @@ class Goal:
     most_walk: int = 0
     """Minutes."""
     allergy: str = ""
-    guests: str = "2"
+    guests: str = GUESTS[0]
     day: str = ""
     earliest: str = TIMES[0]
     latest: str = TIMES[-1]
@@ -62,7 +62,7 @@ def suits(goal: Goal, place: Place) -> bool:
         and (not goal.most_price or place.price <= goal.most_price)
         and (not goal.most_walk or place.walk <= goal.most_walk)
         and (not goal.allergy or goal.allergy in place.safe)
-        and int(goal.guests) <= place.seats
+        and goal.guests in place.guests()
     )
 
 
@@ -124,7 +124,7 @@ def _wishes(town: Town, family: Family, rng: random.Random) -> Mapping[str, obje
     place = town.places[booking.place] if family == "change" else rng.choice(list(town.places.values()))
     day, times = rng.choice(place.times)
     time, seating = rng.choice(times), rng.choice(place.seatings)
-    guests = rng.choice([each for each in GUESTS if int(each) <= place.seats])
+    guests = rng.choice(place.guests())
     wishes = {"guests": guests, "day": day, "earliest": time, "latest": time, "seating": seating}
     match family:
         case "exact":
@@ -169,8 +169,9 @@ def instruction(goal: Goal, town: Town, mentions: int, rng: random.Random) -> st
         pool = CANCELLING if goal.family == "cancel" else QUESTIONS
         other = word(question, rng.choice([each[0] for each in pool[question] if each[0] != answer]))
         wanted[number] = rng.choice((f"{wanted[number]} not {other}", f"not {other} but {wanted[number]}"))
-    rng.shuffle(wanted)
-    rest = " , ".join(wanted)
+    said = [f"{question} {each}" for (question, _), each in zip(answers, wanted, strict=True)]
+    rng.shuffle(said)
+    rest = " , ".join(said)
     if goal.family == "cancel":
         return f"cancel {goal.place} : {rest}"
     time = goal.earliest if goal.earliest == goal.latest else f"{goal.earliest} to {goal.latest}"

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from treeagent.contrib.worlds.booking.town import CUISINES, GUESTS, Ledger, Place, Record, Town, _number
+from treeagent.contrib.worlds.booking.town import CUISINES, Ledger, Place, Record, Town, _number
 
 
 class Action(NamedTuple):
@@ -164,7 +164,7 @@ def _form(town: Town, rules: Rules, ledger: Ledger, session: Session, said: tupl
     question = left[0]
     match question:
         case "guests":
-            options = [(each, each) for each in GUESTS if int(each) <= place.seats]
+            options = [(each, each) for each in place.guests()]
         case "day":
             seatings = " ".join(town.wording("seating", each, place.name) for each in place.seatings)
             days = [(day, times) for day, times in place.times if free_tables(town, ledger, session, day)]

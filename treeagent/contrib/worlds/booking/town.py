@@ -13,7 +13,7 @@ NAMES = tuple(
 CUISINES = ("thai", "greek", "indian", "french")
 DAYS = ("thu", "fri", "sat", "sun")
 TIMES = ("1800", "1830", "1900", "1930", "2000", "2030", "2100")
-GUESTS = ("2", "4", "6", "8")
+GUESTS = ("two", "four", "six", "eight")
 ALLERGIES = ("nuts", "dairy", "gluten", "fish")
 
 
@@ -64,13 +64,17 @@ class Place(NamedTuple):
     """Dollars a head."""
     walk: int
     """Minutes from the station."""
-    seats: int
-    """Most guests."""
+    seats: str
+    """Most guests, one of ``GUESTS``."""
     safe: tuple[str, ...]
     """Allergies that its kitchen can serve."""
     seatings: tuple[str, ...]
     times: tuple[tuple[str, tuple[str, ...]], ...]
     """For each day on which it is not sold out, the times of its tables."""
+
+    def guests(self) -> tuple[str, ...]:
+        """The parties that it has room for."""
+        return GUESTS[: GUESTS.index(self.seats) + 1]
 
 
 Answers = tuple[tuple[str, str], ...]
@@ -155,7 +159,7 @@ def _place(rng: random.Random, name: str, cuisine: str) -> Place:
         cuisine,
         price=rng.randrange(15, 60, 5),
         walk=rng.randrange(2, 30, 3),
-        seats=rng.choice((4, 6, 8)),
+        seats=rng.choice(GUESTS[1:]),
         safe=tuple(sorted(rng.sample(ALLERGIES, 2))),
         seatings=tuple(sorted(rng.sample([each[0] for each in QUESTIONS["seating"]], 2))),
         times=tuple((DAYS[day], tuple(sorted(rng.sample(TIMES, 2)))) for day in days),
