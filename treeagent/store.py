@@ -36,9 +36,8 @@ class CorruptShard(ValueError):
 
 
 def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
-    """Write records as shard ``index`` of ``name``, replacing an existing one. Returns its path. NaN and infinities
-    become null, because JSON has none."""
-    path = _shard(folder, name, index)
+    """Write records as shard ``index`` of ``name``, replacing an existing one. NaN and infinities become null."""
+    path = folder / f"{name}-{index:05d}.jsonl.zst"
     if not _SHARD.fullmatch(path.name) or path.parent != folder:
         raise ValueError(f"{name!r} is no shard name: begin it with no dot, and leave slashes out")
     with replacing(path) as file:
@@ -61,8 +60,8 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def appendable(path: Path) -> BinaryIO:
-    """Open a file of a run at its end, to read and to append; it is made if there is none. A run may have been
-    downloaded, and a link in it could lead to any file, so links are not followed."""
+    """Open a file of a run at its end, to read and to append; it is made if there is none. Links are not followed,
+    because a run may have been downloaded, and a link in it could lead to any file."""
     if path.is_symlink():
         raise StoreError(f"{path} is a link, which may lead anywhere: put the file itself in its place")
     return open(os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab+")
@@ -78,17 +77,10 @@ def regular(path: Path) -> Path:
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
     """Paths of finished shards, sorted by name and index; optionally only those of one ``name`` or one ``index``.
-    Numbers in names count by value, so that round 10 follows round 9. Empty if the folder does not exist."""
-    if name is not None and index is not None:
-        path = _shard(folder, name, index)
-        return [path] if path.exists() else []
+    Numbers in names count by value, so that round 10 follows round 9."""
     places = {path: shard_place(path) for path in folder.glob("*-*.jsonl.zst") if _SHARD.fullmatch(path.name)}
     chosen = [path for path, place in places.items() if name in (None, place[0]) and index in (None, place[1])]
     return sorted(chosen, key=lambda path: (_by_value(places[path][0]), *places[path]))
-
-
-def _shard(folder: Path, name: str, index: int) -> Path:
-    return folder / f"{name}-{index:05d}.jsonl.zst"
 
 
 def _by_value(name: str) -> list[int | str]:
@@ -112,8 +104,8 @@ def shard_names(folder: Path) -> list[str]:
 def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
-    """Apply ``parse`` to each record of all shards of ``name``, or of every name, in order. One line at a time is in
-    memory. ``read_as(from_record, folder)`` reads trees. If ``parse`` raises ``UserError``, the shard is corrupt."""
+    """Apply ``parse``, such as ``from_record``, to each record of all shards of ``name``, or of every name, in order.
+    One line at a time is in memory. If ``parse`` raises ``UserError``, the shard is corrupt."""
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
             try:
@@ -139,26 +131,21 @@ def remove_leftovers(folder: Path) -> None:
 def digest(records: Iterable[Record]) -> str:
     """The sha256, in hex, of every tree's task, seed, actions, visits, rewards and values. It does not depend on the
     order of the trees or on their times."""
-    hasher = hashlib.sha256()
-    for row in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
-        hasher.update(orjson.dumps(row))
-    return hasher.hexdigest()
-
-
-def _tree_hash(record: Record) -> str:
-    edge_keys = ("text", "token_ids", "visits", "value_sum", "reward")
-    nodes = [
-        [node["parent"], node["edge"], node["value"], [[edge[key] for key in edge_keys] for edge in node["edges"]]]
-        for node in record["nodes"]
-    ]
-    return hashlib.sha256(orjson.dumps(nodes)).hexdigest()
+    keys = ("text", "token_ids", "visits", "value_sum", "reward")
+    rows: list[tuple[str, int, str]] = []
+    for record in records:
+        edges = [[[edge[key] for key in keys] for edge in node["edges"]] for node in record["nodes"]]
+        nodes = [
+            [row["parent"], row["edge"], row["value"], below] for row, below in zip(record["nodes"], edges, strict=True)
+        ]
+        rows.append((record["task"]["id"], record["seed"], hashlib.sha256(orjson.dumps(nodes)).hexdigest()))
+    return hashlib.sha256(b"".join(orjson.dumps(row) for row in sorted(rows))).hexdigest()
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path``. On success it is flushed to disk and then replaces ``path``."""
-    # The name is unique to this thread: native ids are unique across processes too (the main thread's is its pid).
-    temporary = path.parent / f".{path.name}.{threading.get_native_id()}.tmp"  # with_name refuses "."
+    temporary = path.parent / f".{path.name}.{threading.get_native_id()}.tmp"  # unique across processes, too
     try:
         try:
             with temporary.open("wb") as file:
@@ -171,9 +158,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        again = "free some space, then repeat the command, with --resume if it has that option"
-        fix = again if full else "check the path and its permissions"
+        fix = "check the path and its permissions"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space, then repeat the command, with --resume if it has that option"
         raise StoreError(f"cannot write {path}: {error.strerror or error}: {fix}") from error
 
 
@@ -197,31 +184,19 @@ def sync(path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    frame = zstandard.ZstdDecompressor().decompressobj()
     number, pending = 0, b""
     try:
-        for chunk in _unpacked(path):
-            *lines, pending = (pending + chunk).split(b"\n")
-            for line in lines:
-                number += 1
-                yield line
-    except (zstandard.ZstdError, EOFError):
-        raise _corrupt(path, number + 1, "is cut short or damaged") from None
-    if pending:
-        raise _corrupt(path, number + 1, "is cut short")
-
-
-def _unpacked(path: Path) -> Iterator[bytes]:
-    """The unpacked content, in chunks. Raises EOFError inside a frame, which zstandard's own reader ignores."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    with regular(path).open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            while chunk:
-                if frame.eof:
-                    frame = zstandard.ZstdDecompressor().decompressobj()
-                yield frame.decompress(chunk)
-                chunk = frame.unused_data
-    if not frame.eof:
-        raise EOFError
+        with regular(path).open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                *lines, pending = (pending + frame.decompress(chunk)).split(b"\n")
+                for line in lines:
+                    number += 1
+                    yield line
+    except zstandard.ZstdError:
+        pending = b"damaged"
+    if pending or not frame.eof:
+        raise _corrupt(path, number + 1, "is cut short or damaged")
 
 
 def _corrupt(path: Path, line: int, what: str) -> CorruptShard:

@@ -1,32 +1,28 @@
 """Data types that all packages share, and the protocols that a search is built on.
 
-All data classes here are frozen. A ``State`` is an immutable value, not a handle to a running environment. Token ids
-and log-probabilities are kept exactly as they were sampled; no later stage tokenises an action again.
+A ``State`` is an immutable value, not a handle to a running environment. Token ids and log-probabilities are kept as
+they were sampled; no later stage tokenises an action again.
 """
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, get_args
 
 Role = Literal["system", "user", "person", "assistant"]
-"""Who says a message. After the first turn of the agent, "user" is the environment or a tool that answers; "person" is
-someone who speaks to the agent, as in imported conversations."""
+"""Who says a message. After the agent's first turn, "user" is the environment; "person" is someone who speaks to it."""
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Origin = Literal["real", "imagined"]
 
 
-class _ReachesOut:
-    """Marks a setting whose value names code to run or a machine to contact. A settings file that the user did not
-    name may not set it."""
-
-
-REACHES_OUT = _ReachesOut()
+REACHES_OUT = object()
+"""Marks a setting whose value names code to run or a machine to contact. A settings file that the user did not name may
+not set it."""
 
 
 TURN_CUT_OFF = "the turn was cut off after"
@@ -52,19 +48,6 @@ class WorkerLost(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One of ``count`` equal shares of some work."""
-
-    index: int
-    """Number of the share, from 0."""
-    count: int
-
-
-WHOLE = Share(0, 1)
-"""The only share of undivided work."""
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """One task in an environment."""
 
@@ -87,8 +70,7 @@ class Message:
     token_ids: tuple[int, ...] = ()
     """The ids as a model sampled them; empty for text that no model sampled."""
     partial: bool = False
-    """The turn is unfinished: its next token follows the last of ``token_ids``. Only the last turn of a conversation
-    may be partial."""
+    """The turn, the last of its conversation, is unfinished: its next token follows the last of ``token_ids``."""
 
 
 def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Message, ...]:
@@ -121,8 +103,8 @@ class ToolCall:
 
 
 def only_text(schemas: Sequence[Mapping[str, object]]) -> str:
-    """The name of the argument, if the environment has a single tool (by its JSON ``schemas``) that takes one text and
-    nothing else; empty otherwise. A text that calls no tool is then read as this argument."""
+    """The name of the argument, if the environment has a single tool (by its JSON ``schemas``) that takes one text
+    alone; empty otherwise. A text that calls no tool is then read as this argument."""
     match list(schemas):
         case [{"properties": {**found}, "required": [str(name)]}] if list(found) == [name]:
             schema = found[name]
@@ -136,18 +118,16 @@ class Action:
 
     text: str
     call: str | ToolCall
-    """The part that is sent to the environment. Empty if ``error`` is set, or if the action is a thought alone, whose
-    turn continues with the next action."""
+    """The part that is sent to the environment. Empty if ``error`` is set, or if the action is a thought alone."""
     thought: str = ""
     token_ids: tuple[int, ...] = ()
     """Sampled ids, the stop token included."""
     logprobs: tuple[float, ...] = ()
-    """Behaviour log-probability of each token, in nats, at the sampling temperature. As long as ``token_ids``."""
+    """Behaviour log-probability of each token, in nats, at the sampling temperature."""
     error: str = ""
     """Why ``text`` holds no well-formed call. A malformed call is data, not an exception."""
     forced: tuple[int, ...] = ()
-    """Indices into ``token_ids`` of tokens that were not sampled, but inserted. They carry no loss, and their
-    ``logprobs`` are 0."""
+    """Indices into ``token_ids`` of inserted tokens. They carry no loss, and their ``logprobs`` are 0."""
 
     @property
     def logprob(self) -> float:
@@ -177,14 +157,13 @@ class State:
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle with which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
-    """Sum of the rewards on the path to this state, which V(s) does not contain; 0 at an end with a known reward, where
-    V(s) is the whole outcome. Set by the search."""
+    """Sum of the rewards on the path to this state; 0 at an end with a known reward. Set by the search."""
     ended: bool = field(default=False, compare=False)
-    """Whether the step that led here ended the episode or hit a limit, so that no step follows. Set by the search."""
+    """Whether the step that led here ended the episode or hit a limit. Set by the search."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
     """Every action that is legal here, as texts; None if the dynamics was not asked for them or cannot list them."""
     place: str | None = field(default=None, compare=False, repr=False)
-    """The environment's own key of this state (``Env.state_key``), without the steps used; None if unknown."""
+    """The environment's own key of this state (``Env.state_key``), without the steps used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +174,7 @@ class Transition:
     reward: float | None = 0.0
     """r; None if it is withheld, as at evaluation, where the search must not see the verifier."""
     outcome: float | None = None
-    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``; None if ``reward`` is the
-    environment's own."""
+    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``."""
     terminated: bool = False
     """The environment ended the episode: the task is over."""
     truncated: bool = False
@@ -224,15 +202,15 @@ class Proposal:
     """Why there are no actions: the policy cannot read the state, or the request failed."""
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
-    prompt starts anew here, and ``context_ids`` holds all of it."""
+    prompt starts anew, and ``context_ids`` holds all of it."""
     unlisted_tokens: int = 0
-    """Number of tokens sampled for the actions by a server that returns their count but not their ids."""
+    """Tokens sampled for the actions by a server that returns their count but not their ids."""
     priors: tuple[float, ...] = ()
     """P(a|s) of each action, if the policy knows them all. Empty if the search must estimate them from the samples."""
     shared_tokens: int = 0
     """How many repetitions of tokens, such as a common prefix of scored actions, were saved."""
     failed: bool = False
-    """Whether the request failed, for the reason in ``error``: what follows is then unknown."""
+    """Whether the request failed, for the reason in ``error``."""
 
     def __post_init__(self) -> None:
         if self.priors and not (min(self.priors) >= 0 and math.isclose(sum(self.priors), 1, abs_tol=1e-3)):
@@ -254,41 +232,31 @@ class Estimate:
     context_ids: tuple[int, ...] = ()
     """As in ``Proposal``; empty if the value function reads no tokens."""
     environment_steps: int = 0
-    """Environment steps that the estimate took, for example in a rollout."""
     generated_tokens: int = 0
-    """Tokens sampled for the estimate."""
     error: str = ""
     """Why the state cannot be read, or why a rollout's environment failed."""
     left_out: tuple[int, ...] = ()
     """As in ``Proposal``."""
     imagined_steps: int = 0
-    """Steps of a world model that the estimate took."""
     unreadable: int = 0
-    """Number of these whose answer could not be parsed."""
+    """Imagined steps whose answer could not be parsed."""
     failed: bool = False
-    """Whether a request failed, for the reason in ``error``. V(s) is then unknown, and ``value`` means nothing."""
+    """Whether a request failed, for the reason in ``error``: V(s) is unknown."""
 
 
 class Policy(Protocol):
     """Proposes actions. One call covers states of many trees."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Sample ``count`` actions at each state. The sample at ``states[i]`` must depend on ``seeds[i]`` alone. A
-        policy that knows all possible actions may return all of them (``Proposal.priors``)."""
+        """Sample ``count`` actions at each state, by ``seeds[i]`` alone at ``states[i]``. A policy that knows all
+        possible actions may return all of them (``Proposal.priors``)."""
         ...
 
 
-@runtime_checkable
-class Concurrent(Protocol):
-    """Tells whether a policy or a value answers many concurrent calls in the time of one, as a server does."""
-
-    @property
-    def concurrent(self) -> bool: ...
-
-
 def is_concurrent(component: object) -> bool:
-    """Whether a policy or a value says that it is ``Concurrent``."""
-    return isinstance(component, Concurrent) and component.concurrent
+    """Whether a policy or a value says, by ``concurrent``, that it answers many calls in the time of one, as a server
+    does."""
+    return bool(getattr(component, "concurrent", False))
 
 
 class Value(Protocol):
@@ -311,52 +279,40 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-class _Limit:
-    """A time limit that can be paused."""
-
-    def __init__(self, timeout: asyncio.Timeout, seconds: float) -> None:
-        self._timeout, self._seconds = timeout, seconds
-        self.timer: asyncio.TimerHandle | None = None
-
-    def begin(self) -> None:
-        self.stop()
-        # The timer only reschedules the timeout, which then fires one iteration of the event loop later. A result that
-        # came in time therefore counts, even if a blocking call (a model in this process) kept the loop from seeing it.
-        self.timer = asyncio.get_running_loop().call_later(self._seconds, self._timeout.reschedule, 0.0)
-
-    def stop(self) -> None:
-        self._timeout.reschedule(None)
-        if self.timer is not None:
-            self.timer.cancel()
-
-
-_LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+_COUNTS: ContextVar[Callable[[bool], None] | None] = ContextVar("counts", default=None)
+"""Starts or pauses the time limit of the current step."""
 
 
 @asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
     """Cancel the body, a step of a dynamics, after ``seconds``, without the time that it spends in ``waiting``."""
+    loop, timer = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
     async with asyncio.timeout(None) as timeout:
-        limit = _Limit(timeout, seconds)
-        limit.begin()
-        before = _LIMIT.set(limit)
+
+        def count(on: bool) -> None:
+            while timer:
+                timer.pop().cancel()
+            timeout.reschedule(None)
+            # The timer only reschedules the timeout, which fires one iteration of the event loop later. A result that
+            # came in time therefore counts, even if a blocking call kept the loop from seeing it.
+            timer.extend([loop.call_later(seconds, timeout.reschedule, 0.0)] if on else [])
+
+        count(True)
+        before = _COUNTS.set(count)
         try:
             yield
         finally:
-            _LIMIT.reset(before)
-            if limit.timer is not None:
-                limit.timer.cancel()
+            _COUNTS.reset(before)
+            for each in timer:
+                each.cancel()
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
     """Pause the time limit of the current step while it waits for its turn."""
-    limit = _LIMIT.get()
-    if limit is None:
-        yield
-        return
-    limit.stop()
+    count = _COUNTS.get() or (lambda on: None)
+    count(False)
     try:
         yield
     finally:
-        limit.begin()
+        count(True)

@@ -28,7 +28,7 @@ class SplitPolicy:
 
     @property
     def concurrent(self) -> bool:
-        """As for ``types.Concurrent``."""
+        """As for ``types.is_concurrent``."""
         return self.policy.concurrent
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:

@@ -30,7 +30,7 @@ class RolloutValue:
 
     @property
     def concurrent(self) -> bool:
-        """As of ``types.Concurrent``."""
+        """As for ``is_concurrent``."""
         return is_concurrent(self.policy) and (self.value is None or is_concurrent(self.value))
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:

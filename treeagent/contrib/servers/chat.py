@@ -84,7 +84,7 @@ class ChatPolicy:
     max_new_tokens: int = 64
     """Most tokens of a turn."""
     concurrent: ClassVar[bool] = True
-    """As for ``types.Concurrent``."""
+    """As for ``types.is_concurrent``."""
 
     def greedy(self) -> "ChatPolicy":
         return replace(self, temperature=0.0)
