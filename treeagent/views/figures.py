@@ -8,10 +8,7 @@ from treeagent.search.node import Edge, Tree, finished_paths, path_return, solve
 from treeagent.types import Task
 
 Figures = Mapping[str, float]
-_FIGURES = (
-    *("success", "reward", "reward_std", "entropy", "invalid", "repetition", "steps", "failed"),
-    "restarts",
-)
+_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "steps", "failed", "restarts")
 _GRAM = 3
 """Length in tokens of the sequences that are checked for repetition."""
 
@@ -21,11 +18,9 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
 
     ``success``: share of tasks for which a finished path returned 1. ``reward``: mean return of finished paths.
     ``reward_std``: standard deviation of the returns within a tree, averaged over trees. ``entropy``: mean -log μ of a
-    sampled token, in nats, as an estimate of the policy's entropy. ``invalid``: share of steps that were malformed or
-    refused. ``repetition``: share of an agent's three-token sequences that it produced before on the same path.
-    ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off with an error.
-    ``restarts``: share of states at which old observations were left out, so that the prompt starts anew. A thought
-    with a node of its own is half a step, and counts with its action.
+    sampled token, in nats. ``invalid``: share of steps that were malformed or refused. ``repetition``: ``repetition``
+    of finished paths. ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off
+    with an error. ``restarts``: share of states at which the prompt starts anew.
     """
     sums = defaultdict[str, float](float)
     counts = Counter[str]()
@@ -83,21 +78,16 @@ def return_spread(tree: Tree) -> float:
     return statistics.pstdev(returns) if returns else 0.0
 
 
-def same_task(one: Task, other: Task) -> bool:
-    """Whether the ids, seeds and data of two tasks are equal. Different tasks may share an id, such as tasks of one
-    environment under other options, or tasks of two stages of a curriculum."""
-    return (one.id, one.seed, one.data) == (other.id, other.seed, other.data)
-
-
 def task_groups(trees: Sequence[Tree]) -> list[list[int]]:
-    """The indices of the trees of each task (``same_task``), in the order of its first tree."""
-    groups_by_id: dict[str, list[list[int]]] = {}
+    """The indices of the trees of each task, in the order of its first tree. Different tasks may share an id, such as
+    tasks of one environment under other options."""
+    groups: list[tuple[Task, list[int]]] = []
     for index, tree in enumerate(trees):
-        groups = groups_by_id.setdefault(tree.task.id, [])
-        for group in groups:
-            if same_task(trees[group[0]].task, tree.task):
+        task = tree.task
+        for other, group in groups:
+            if (other.id, other.seed, other.data) == (task.id, task.seed, task.data):
                 group.append(index)
                 break
         else:
-            groups.append([index])
-    return sorted(group for groups in groups_by_id.values() for group in groups)
+            groups.append((task, [index]))
+    return [group for _, group in groups]

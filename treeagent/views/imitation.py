@@ -28,12 +28,11 @@ class ImitationConfig:
 
 def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     """Rows of the actions that search found to be good: those of the best finished paths (rejection-sampling
-    fine-tuning, RFT), or the best action of every state from which a good end was found (expert iteration, Anthony et
-    al. 2017, on all states of the tree).
+    fine-tuning, RFT; one of those that make the same calls, Yuan et al. 2023), or the best action of every state from
+    which a good end was found (expert iteration, Anthony et al. 2017, on all states of the tree).
 
     Actions that ``tree.may_prefer`` excludes carry no loss, and a path that ends with one is left out. Paths are ranked
-    by return; ties go to the path with the fewest excluded actions, then to the likelier, the shorter and the earlier
-    one. Of paths that make the same calls, RFT keeps one (Yuan et al. 2023).
+    by return; ties go to the path with the fewest excluded actions, then to the likelier, then to the shorter one.
     """
     ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
@@ -46,7 +45,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     if config.what == "paths":
         distinct: dict[tuple[str, ...], Sequence[Edge]] = {}
         for path in good:
-            distinct.setdefault(_calls(path), path)
+            distinct.setdefault(tuple(call_text(edge.action.call) for edge in path if not edge.thought), path)
         good = list(distinct.values())[: config.paths_per_tree]
     taught: set[int] = set()
     for path in good:
@@ -65,7 +64,3 @@ def path_targets(path: Sequence[Edge], discount: float) -> list[float]:
     return from there, in reward units."""
     paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
     return [paid[index] + path_return(path[index:], discount) for index in range(len(path))] + [paid[-1]]
-
-
-def _calls(path: Sequence[Edge]) -> tuple[str, ...]:
-    return tuple(call_text(edge.action.call) for edge in path if not edge.thought)

@@ -29,8 +29,7 @@ class Continuation:
     token_ids: tuple[int, ...]
     """The ids as sampled and read, including observations."""
     mask: tuple[bool, ...]
-    """True if the policy sampled the token and the pair compares it; aligned with ``token_ids``. Observations carry no
-    loss, and neither do refused calls on a preferred path."""
+    """True if the pair compares the token: not at observations, and not at refused calls on a preferred path."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats, aligned with ``token_ids``; 0 where ``mask`` is False."""
 
@@ -80,28 +79,10 @@ def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterat
             yield _pair(tree, tree.prompt_ids(path), [chosen], [rejected], margin, read)
 
 
-def _pair(
-    tree: Tree,
-    prompt: tuple[int, ...],
-    chosen: Sequence[Edge],
-    rejected: Sequence[Edge],
-    margin: float,
-    read: Sequence[Edge],
-    taught: Collection[int] | None = None,
-) -> PreferencePair:
-    """Two paths after a prompt as tokens. The edges ``read`` decide whether the pair is imagined; ``taught`` holds the
-    ``id`` of the edges of ``chosen`` that carry loss, None for all."""
-    require_logprobs(tree.task.id, (*chosen, *rejected))
-    return PreferencePair(
-        tree.task.id, prompt, _continuation(chosen, taught), _continuation(rejected), margin, path_origin(read)
-    )
-
-
 def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
-    """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
-    Each item is the path to their node, the margin, the chosen edge and the rejected edge. At each node, the pairs come
-    by margin, widest first, as many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
-    """
+    """Tried siblings with a Q that differs by at least ``config.min_margin`` (Agent Q, algorithm 1), the chosen one of
+    which ``tree.may_prefer``: the path to their node, the margin, the chosen edge and the rejected edge. At each node,
+    the widest margins come first, as many as ``config.rule`` keeps."""
     count = 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE
     for path, node in tree.walk():
         tried = [edge for edge in node.edges if edge.visits]
@@ -121,9 +102,9 @@ def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence
 def compared_trajectories(
     trees: Sequence[Tree], config: PairConfig
 ) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
-    """The ended path with the highest return against the one with the lowest among those with other calls, if they
-    differ by at least ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the
-    highest path, both paths and the margin, or nothing. Ties go to the shorter path, then to the one found first."""
+    """The ended path with the highest return against the one with the lowest among those with other calls: the
+    outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest path, both paths and the margin, or
+    nothing. Ties go to the shorter path, then to the one found first."""
     ended = [
         (path_return(path, tree.discount), tree, path)
         for tree in trees
@@ -135,8 +116,7 @@ def compared_trajectories(
         return
     high, tree, best = max(preferable, key=lambda item: (item[0], -len(item[2])))
     prompt = tree.root.context_ids
-    # Both paths must follow the same prompt, and an older tree of the task may have another one. If chance decides the
-    # outcomes, the same calls may have earned less; nothing can be learned from that.
+    # Both paths must follow the same prompt, and an older tree of the task may have another one.
     calls = _calls(best)
     comparable = [
         (total, path) for total, other, path in ended if other.root.context_ids == prompt and _calls(path) != calls
@@ -151,6 +131,23 @@ def compared_trajectories(
 def _calls(path: Sequence[Edge]) -> list[object]:
     """The calls of a path's turns, as ``merge_key`` compares them. A thought with an edge of its own has none."""
     return [merge_key(edge.action) for edge in path if not edge.thought]
+
+
+def _pair(
+    tree: Tree,
+    prompt: tuple[int, ...],
+    chosen: Sequence[Edge],
+    rejected: Sequence[Edge],
+    margin: float,
+    read: Sequence[Edge],
+    taught: Collection[int] | None = None,
+) -> PreferencePair:
+    """Two paths after a prompt as tokens. The edges ``read`` decide whether the pair is imagined; ``taught`` holds the
+    ``id`` of the edges of ``chosen`` that carry loss, None for all."""
+    require_logprobs(tree.task.id, (*chosen, *rejected))
+    return PreferencePair(
+        tree.task.id, prompt, _continuation(chosen, taught), _continuation(rejected), margin, path_origin(read)
+    )
 
 
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:

@@ -1,6 +1,6 @@
 """The policy that a search arrived at, over the candidates of each state: the target of policy distillation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.gumbel import improved_policy
-from treeagent.search.node import Node, Tree, finished_paths, outcome, path_origin, reaches
+from treeagent.search.node import Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.types import Origin
 
 
@@ -63,7 +63,8 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
     for path, node in tree.walk():
         if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
             continue
-        policy = _policy(node, config)
+        visits = config.kind == "visits"
+        policy = [edge.visits / node.visits for edge in node.edges] if visits else improved_policy(node)
         # A candidate that was not expanded may be malformed, too.
         may = [tree.may_prefer(edge) and not edge.action.error for edge in node.edges]
         targets = [share if teaches else 0.0 for share, teaches in zip(policy, may, strict=True)]
@@ -76,10 +77,3 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
         )
         origin = path_origin((*path[-1:], *node.edges))
         yield PolicyRow(tree.task.id, tree.prompt_ids(path), candidates, origin)
-
-
-def _policy(node: Node, config: PolicyTargetConfig) -> Sequence[float]:
-    """π' of each edge of a node, in order."""
-    if config.kind == "visits":
-        return [edge.visits / node.visits for edge in node.edges]
-    return improved_policy(node)

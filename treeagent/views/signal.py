@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, pvariance
 from typing import Literal
 
-from treeagent.search.node import Node, Tree, path_origin, succeeds
+import numpy as np
+
+from treeagent.search.node import Tree, path_origin, succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,13 @@ class ValueSignal:
     found: int
     """Number of states from which a success was found."""
     auc: float | None
-    """Probability that V is greater at a random state from which a success was found than at a random one from which
-    none was found."""
+    """Probability that V is greater at a random state from which a success was found than at a random other one."""
     separation: float | None
     """d': the distance between the means of V at the two kinds of states, in standard deviations within a kind."""
     siblings: float | None
-    """Among pairs of siblings where exactly one led to a success, the share in which V is greater at that one. Ties
-    count half."""
+    """Share of ``pairs`` in which V is greater at the sibling that led to a success. Ties count half."""
     pairs: int
-    """Number of such pairs."""
+    """Number of pairs of siblings of which exactly one led to a success."""
 
 
 @dataclass(slots=True)
@@ -42,6 +42,12 @@ class _Values:
     """Number of pairs of siblings in the right order."""
     pairs: int = 0
 
+    def row(self, depth: int | Literal["all", "ends"]) -> ValueSignal:
+        good, bad = self.good, self.bad
+        siblings = self.right / self.pairs if self.pairs else None
+        count = len(good) + len(bad)
+        return ValueSignal(depth, count, len(good), auc(good, bad), separation(good, bad), siblings, self.pairs)
+
 
 def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
     """A row for each depth, then one for all depths and one for ends. Empty if the trees have no finished real path. A
@@ -51,18 +57,22 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
     for tree in trees:
         found = _success_below(tree)
         for path, node in tree.walk():
-            if id(node) not in found:
+            if id(node) not in found or (node.ended and not node.terminated):
                 continue
-            if node.ended:
-                rows = [ends] if node.terminated else []
-            else:
-                rows = [every, depths.setdefault(len(path), _Values())]
-            for row in rows:
+            for row in [ends] if node.ended else [every, depths.setdefault(len(path), _Values())]:
                 (row.good if found[id(node)] else row.bad).append(node.value)
             children = [edge.child for edge in node.edges if edge.child is not None and id(edge.child) in found]
-            _compare(children, found, [every, depths.setdefault(len(path) + 1, _Values())], ends)
-    rows_by_depth = [_row(depth, depths[depth]) for depth in sorted(depths) if depths[depth].good or depths[depth].bad]
-    return [*rows_by_depth, _row("all", every), _row("ends", ends)] if rows_by_depth else []
+            for rows, alike in (
+                ([ends], [child for child in children if child.terminated]),
+                ([every, depths.setdefault(len(path) + 1, _Values())], [each for each in children if not each.ended]),
+            ):
+                good = [child.value for child in alike if found[id(child)]]
+                bad = [child.value for child in alike if not found[id(child)]]
+                for row in rows:
+                    row.pairs += len(good) * len(bad)
+                    row.right += _ordered_pairs(good, bad)
+    by_depth = [depths[depth].row(depth) for depth in sorted(depths) if depths[depth].good or depths[depth].bad]
+    return [*by_depth, every.row("all"), ends.row("ends")] if by_depth else []
 
 
 def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
@@ -89,48 +99,19 @@ def _success_below(tree: Tree) -> dict[int, bool]:
     return found
 
 
-def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_Values], ends: _Values) -> None:
-    """Count the pairs of siblings that differ in whether a success was found; pairs of two ends count in ``ends``."""
-    for kind, rows in ((True, [ends]), (False, inner)):
-        alike = [child for child in children if child.ended == kind and (child.terminated or not kind)]
-        good = [child.value for child in alike if found[id(child)]]
-        bad = [child.value for child in alike if not found[id(child)]]
-        for row in rows:
-            row.pairs += len(good) * len(bad)
-            row.right += _ordered_pairs(good, bad)
-
-
 def _ordered_pairs(good: Sequence[float], bad: Sequence[float]) -> float:
     """Number of pairs in which the value from ``good`` is greater; ties count half."""
     return sum((above > below) + 0.5 * (above == below) for above in good for below in bad)
 
 
-def _row(depth: int | Literal["all", "ends"], values: _Values) -> ValueSignal:
-    return ValueSignal(
-        depth,
-        len(values.good) + len(values.bad),
-        len(values.good),
-        auc(values.good, values.bad),
-        separation(values.good, values.bad),
-        values.right / values.pairs if values.pairs else None,
-        values.pairs,
-    )
-
-
 def auc(good: Sequence[float], bad: Sequence[float]) -> float | None:
     """Area under the ROC curve: the probability that a random value of ``good`` is greater than one of ``bad``, with
-    ties counted half (Mann and Whitney's U, computed from the sum of ranks). None if one of them is empty."""
+    ties counted half (Mann and Whitney's U). None if one of them is empty."""
     if not good or not bad:
         return None
-    ranked = sorted([(value, True) for value in good] + [(value, False) for value in bad])
-    ranks, start = 0.0, 0
-    while start < len(ranked):
-        stop = start
-        while stop < len(ranked) and ranked[stop][0] == ranked[start][0]:
-            stop += 1
-        ranks += (start + 1 + stop) / 2 * sum(is_good for _, is_good in ranked[start:stop])
-        start = stop
-    return (ranks - len(good) * (len(good) + 1) / 2) / (len(good) * len(bad))
+    ordered = np.sort(bad)
+    below = np.searchsorted(ordered, good, "left") + np.searchsorted(ordered, good, "right")
+    return float(below.sum()) / 2 / (len(good) * len(bad))
 
 
 def separation(good: Sequence[float], bad: Sequence[float]) -> float | None:

@@ -1,8 +1,5 @@
-"""The only place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities.
-
-Every view that yields tokens calls ``turn_tokens``. Nothing is tokenised here: the ids are those that the policy read
-and sampled while the tree was searched.
-"""
+"""The only place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities. Nothing is
+tokenised here: the ids are those that the policy read and sampled while the tree was searched."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,30 +15,26 @@ class TokenRow:
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens of the agent's turns carry
-    it."""
+    """True if the token, one of the agent's turns, carries likelihood loss; aligned with ``token_ids``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
-    """For each of these states, the known outcome of the episode: the reward on the way there plus the return from
-    there, in reward units. Aligned with ``value_positions``."""
+    """For each of these states, the known outcome: the reward on the way there plus the return from there."""
     origin: Origin = "real"
-    """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
-    row's last token."""
+    """``imagined`` if any step of the path that the row comes from is, even one after the row's last token."""
 
 
 def within(row: TokenRow, context: int) -> TokenRow:
     """The part of a row that a model with a context of so many tokens reads."""
     if len(row.token_ids) <= context:
         return row
-    known = zip(row.value_positions, row.value_targets, strict=True)
-    kept = [(position, target) for position, target in known if position < context]
+    kept = sum(position < context for position in row.value_positions)
     return replace(
         row,
         token_ids=row.token_ids[:context],
         mask=row.mask[:context],
-        value_positions=tuple(position for position, _ in kept),
-        value_targets=tuple(target for _, target in kept),
+        value_positions=row.value_positions[:kept],
+        value_targets=row.value_targets[:kept],
     )
 
 
@@ -51,7 +44,6 @@ class TurnTokens:
 
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the token carries loss."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities log μ in nats; 0 if ``mask`` is False and at observations."""
     actions: tuple[Edge | None, ...]
@@ -60,19 +52,12 @@ class TurnTokens:
     """For each edge with a following state in this prompt, the number of tokens up to the end of that state."""
 
 
-def turn_tokens(
-    edges: Sequence[Edge],
-    trained: Collection[int] | None = None,
-    *,
-    closing: bool = True,
-) -> TurnTokens:
-    """The tokens of consecutive actions after one prompt, with the observations between them.
+def turn_tokens(edges: Sequence[Edge], trained: Collection[int] | None = None, *, closing: bool = True) -> TurnTokens:
+    """The tokens of consecutive actions after one prompt (``Tree.segments``), with the observations between them.
 
     Args:
-        edges: one part of a path, as ``Tree.segments`` cuts it.
         trained: ``id`` of the edges whose tokens carry loss; None for all.
         closing: whether the observation after the last action belongs to the row.
-        observed: ``id`` of the states whose tokens carry loss.
     """
     ids: list[int] = []
     mask: list[bool] = []
@@ -104,7 +89,6 @@ def turn_tokens(
 
 
 def require_logprobs(task_id: str, edges: Sequence[Edge]) -> None:
-    """Check that the actions have behaviour log-probabilities."""
     if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges):
         raise UserError(
             f"the tree of task {task_id} holds no log-probabilities: it was imported, and can only be imitated, as by "

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from treeagent.generators.turn import Grammar, ReAct, make_grammar
-from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action
+from treeagent.search.node import Edge, Tree
 from treeagent.world_model.transition import Experience, call_text, environment_history, last_answer
 from treeagent.world_model.wording import RESET
 
@@ -18,18 +17,14 @@ def transitions(tree: Tree, format: str = "react") -> Iterator[Experience]:
 
 
 def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience | None:
-    """The last step of a path, as an experience for the world model.
-
-    None if the step shows nothing about the world: for a thought alone, for a malformed turn (which never reaches the
-    environment), and for a step with a withheld reward.
-    """
+    """The last step of a path, as an experience for the world model. None for a thought alone, for a malformed turn
+    (which never reaches the environment), and for a step with a withheld reward."""
     edge, node = path[-1], path[-1].child
-    parent = (path[-2].child if len(path) > 1 else None) or tree.root
-    action = _turn(parent, edge.action, grammar)
+    messages = ((path[-2].child if len(path) > 1 else None) or tree.root).state.messages
+    action = grammar.read(messages[-1].content + edge.action.text) if messages[-1].partial else edge.action
     reward = edge.outcome  # a world model must not depend on reward weights
     if edge.thought or action.error or reward is None or node is None:
         return None
-    messages = parent.state.messages
     return Experience(
         task_id=tree.task.id,
         history=environment_history(tree.task, messages[:-1] if messages[-1].partial else messages, grammar),
@@ -48,9 +43,3 @@ def opening(tree: Tree) -> Experience:
     """The beginning of the task as the answer to a reset, for a world model that also opens tasks."""
     task, first = environment_history(tree.task, tree.root.state.messages[:1], ReAct())
     return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin)
-
-
-def _turn(parent: Node, action: Action, grammar: Grammar) -> Action:
-    """The whole turn, if its thought is a step of its own."""
-    last_message = parent.state.messages[-1]
-    return grammar.read(last_message.content + action.text) if last_message.partial else action

@@ -78,32 +78,20 @@ def found_success(tree: Tree) -> dict[int, bool]:
 
 
 def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """The reward on the way to a state (along ``path`` from the root) plus V(s) as search found it, in reward units.
-    None if nothing was tried below the state except refused calls, or if the state is an end with a withheld reward.
-
-    A search at evaluation sees no reward, so the value head must estimate the whole outcome. ``discount`` is γ of a
-    step, used in V(s) alone. For "success" use ``found_success``.
-    """
-    if config.target == "success":
-        raise ValueError("a state's success depends on its whole tree: use found_success")
-    found = _return_below(node, config, discount)
-    if found is None or (node.final and (not path or path[-1].reward is None)):
-        return None
-    return sum(edge.reward or 0.0 for edge in path) + found
-
-
-def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> float | None:
-    """V(s) by the configured target; 0 at an end, None if nothing was tried except refused calls."""
+    """The reward on the way to a state (along ``path`` from the root) plus V(s) as search found it, in reward units, by
+    the targets "mean", "best" and "lambda". None if nothing was tried below the state except refused calls, or if the
+    state is an end with a withheld reward. ``discount`` is γ of a step, used in V(s) alone."""
+    paid = sum(edge.reward or 0.0 for edge in path)
     if node.final:
-        return 0.0
+        return paid if path and path[-1].reward is not None else None
     tried = _tried_edges(node)
     if not tried:
         return None
     if config.target == "best":
-        return max(best_return(edge, discount) for edge in tried)
+        return paid + max(best_return(edge, discount) for edge in tried)
     if config.target == "lambda":
-        return _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
-    return sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
+        return paid + _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
+    return paid + sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
 
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:
@@ -143,13 +131,11 @@ def _return(edge: Edge, step: Callable[[Edge, Node, Sequence[Edge], Sequence[flo
 def _tried_edges(node: Node) -> list[Edge]:
     """The tried edges with informative returns: not those to refused calls or repeats beyond which nothing was tried,
     where V of a state would be fitted to itself."""
-    return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]
 
+    def leads_back(child: Node | None) -> bool:
+        return child is not None and (child.invalid or child.repeat) and not (child.ended or child.visits)
 
-def _leads_back(child: Node | None) -> bool:
-    if child is None or child.ended or any(edge.visits for edge in child.edges):
-        return False
-    return child.invalid or child.repeat
+    return [edge for edge in node.edges if edge.visits and not leads_back(edge.child)]
 
 
 def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:

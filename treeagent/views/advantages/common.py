@@ -16,11 +16,11 @@ bits."""
 
 def trajectories(tree: Tree) -> list[Path]:
     """The tried paths from the root to a node below which nothing was tried, in the order of the tree."""
-    return [path for path, node in tree.walk() if path and path[-1].visits and not any(map(_is_tried, node.edges))]
-
-
-def _is_tried(edge: Edge) -> bool:
-    return edge.visits > 0 and edge.child is not None
+    return [
+        path
+        for path, node in tree.walk()
+        if path and path[-1].visits and not any(edge.visits and edge.child is not None for edge in node.edges)
+    ]
 
 
 def trajectory_returns(trees: Sequence[Tree]) -> tuple[list[Path], list[float]]:
@@ -46,8 +46,7 @@ def per_edge(paths: Sequence[Path], values: Sequence[float]) -> dict[int, float]
 
 def average(paths: Sequence[Path], values: Sequence[Sequence[float]]) -> dict[int, float]:
     """By ``id`` of the edge, the mean of the numbers that the trajectories through it assign to it. ``values`` has one
-    number for each step of each trajectory. Every trajectory counts once, because the papers' groups consist of sampled
-    trajectories."""
+    number for each step of each trajectory."""
     sums: defaultdict[int, float] = defaultdict(float)
     counts: Counter[int] = Counter()
     for path, along in zip(paths, values, strict=True):

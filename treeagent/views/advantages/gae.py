@@ -12,13 +12,7 @@ from treeagent.views.advantages.common import Path, average, trajectories
 
 
 def gae_advantages(trees: Sequence[Tree], lambda_: float = 0.95) -> dict[int, float]:
-    """A_t in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean.
-
-    A thought with a node of its own is half a turn and is not discounted.
-
-    Args:
-        lambda_: λ from 0 to 1. 0 uses the value function after one step, 1 only the return of the whole trajectory.
-    """
+    """A_t in reward units by ``id`` of the edge; ``lambda_`` is λ, from 0 to 1."""
     paths: list[Path] = []
     estimates: list[list[float]] = []
     for tree in trees:

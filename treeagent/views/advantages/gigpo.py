@@ -12,11 +12,8 @@ from treeagent.views.advantages.common import average, relative, trajectories, t
 
 
 def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A by ``id`` of the edge. An edge that several trajectories share gets their mean.
-
-    Two states are equal if their keys are equal; a state without a key equals only itself. Unlike in the paper, an
-    environment's key also includes the number of steps left, so the same situation at another time is another state.
-    """
+    """A by ``id`` of the edge. A state without a key equals only itself. Unlike in the paper, an environment's key also
+    includes the number of steps left, so the same situation at another time is another state."""
     paths, returns = trajectory_returns(trees)
     estimates = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)

@@ -10,11 +10,6 @@ from treeagent.views.advantages.common import Scale, per_edge, relative, traject
 
 
 def grpo_advantages(trees: Sequence[Tree], scale: Scale = "std") -> dict[int, float]:
-    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean.
-
-    Args:
-        scale: whether the difference from the group's mean return is divided by the group's standard deviation ("std")
-            or not ("none", Dr. GRPO).
-    """
+    """A(τ) by ``id`` of the edge; ``scale`` "none" leaves out the division."""
     paths, returns = trajectory_returns(trees)
     return per_edge(paths, relative(returns, scale))

@@ -6,12 +6,8 @@ from treeagent.search.node import Tree
 
 
 def q_advantages(trees: Sequence[Tree], min_visits: int = 1) -> dict[int, float]:
-    """A(s,a) in reward units by ``id`` of the edge. Weighted by visits, the advantages at a node sum to 0.
-
-    Args:
-        trees: searched trees; each is scored alone.
-        min_visits: edges with fewer visits count neither as actions nor as siblings.
-    """
+    """A(s,a) in reward units by ``id`` of the edge. Weighted by visits, the advantages at a node sum to 0. Edges with
+    fewer than ``min_visits`` count neither as actions nor as siblings."""
     scored: dict[int, float] = {}
     for node in (node for tree in trees for node in tree.nodes()):
         tried = [edge for edge in node.edges if edge.visits >= min_visits]

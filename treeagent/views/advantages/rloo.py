@@ -8,7 +8,7 @@ from treeagent.views.advantages.common import per_edge, trajectory_returns
 
 
 def rloo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A(τ) in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean."""
+    """A(τ) in reward units by ``id`` of the edge."""
     paths, returns = trajectory_returns(trees)
     total, count = sum(returns), len(returns)
     return per_edge(paths, [(count * each - total) / max(count - 1, 1) for each in returns])

@@ -11,8 +11,7 @@ from treeagent.views.tokens import require_logprobs, turn_tokens
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRow:
-    """One path from the root to a leaf, or a part of one, as tokens. All tuples after ``prompt_ids`` are aligned with
-    ``completion_ids``."""
+    """A path, or a part of one, as tokens. All tuples after ``prompt_ids`` are aligned with ``completion_ids``."""
 
     task_id: str
     prompt_ids: tuple[int, ...]
@@ -20,24 +19,19 @@ class AdvantageRow:
     completion_ids: tuple[int, ...]
     """Everything that follows the prompt: actions and observations."""
     mask: tuple[bool, ...]
-    """True if the policy sampled the token and this row trains it. False at observations, at inserted tokens
-    (``Action.forced``), and at actions that an earlier row trains or that have no advantage."""
+    """True if this row trains the token: not at observations, at inserted tokens (``Action.forced``), and at actions
+    that an earlier row trains or that have no advantage."""
     advantages: tuple[float, ...]
-    """The advantage of the token's action; 0 at observations and at actions that this row does not train."""
+    """The advantage of the token's action; 0 where this row does not train."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats; 0 if ``mask`` is False."""
     origin: Origin = "real"
-    """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
-    row's last token."""
+    """``imagined`` if any step of the path that the row comes from is, even one after the row's last token."""
 
 
 def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[AdvantageRow]:
-    """Rows that cover every scored edge of a tree; the tokens of an edge are trained in the first row that holds it.
-
-    Args:
-        tree: a searched tree whose actions have token ids.
-        scored: advantages by ``id`` of the edge, as ``advantages`` returns them.
-    """
+    """Rows that cover every edge of a tree that ``advantages`` scored; the tokens of an edge are trained in the first
+    row that holds it."""
     trained: set[int] = set()
     for path in trajectories(tree):
         for start, edges in tree.segments(path):

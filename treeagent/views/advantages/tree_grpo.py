@@ -13,7 +13,7 @@ from treeagent.views.advantages.common import per_edge, relative, trajectories, 
 
 
 def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
+    """A(τ) by ``id`` of the edge."""
     paths, returns = trajectory_returns(trees)
     total = relative(returns)
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
