@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct, make_grammar
-from treeagent.search.config import Limits, SearchConfig
-from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, Proposal, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.transition import Experience, Place
 from treeagent.world_model.wording import Wording
@@ -91,9 +89,8 @@ def test_an_unreadable_answer_is_counted_and_worth_nobody_knows_what(call: str) 
     (transition,) = play(made, call)
     assert transition.reward is None
     assert (transition.truncated, transition.invalid, transition.terminated) == (True, True, False)
-    assert transition.state.messages[-1].content.startswith("Unanswered: the answer")
+    assert transition.state.messages[-1].content.startswith("Unanswered: ")
     assert transition.error
-    assert isinstance(made.writer, Script) and [len(prompts) for prompts in made.writer.asked] == [1]
 
 
 def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment() -> None:
@@ -105,14 +102,6 @@ def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment()
     assert (imagined.invalid, imagined.reward, imagined.error) == (real.invalid, real.reward, "")
     assert isinstance(made.writer, Script) and not made.writer.asked
     assert imagined.origin == "imagined"
-
-
-def test_a_forbidden_call_is_refused_without_asking_the_model() -> None:
-    made = model(forbids=lambda call: "Forbidden call" if call == "click[1]" else None)
-    (transition,) = play(made, "click[1]")
-    assert (transition.invalid, transition.reward) == (True, 0)
-    assert transition.state.messages[-1].content == "Forbidden call"
-    assert isinstance(made.writer, Script) and not made.writer.asked
 
 
 def test_the_limit_of_steps_truncates() -> None:
@@ -134,26 +123,19 @@ def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
 
     assert rewards("0.25", "0.75") == [0.25, 0, 0.75]
     assert rewards("0.25", "1") == [0.25, 0, None]
-    assert rewards("-0.25", "1")[0] is None
     assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both rewards were rounded
-    assert rewards("0.333333", "0.666666") == [0.333333, 0, 1 - 0.333333]
     assert rewards("0.333", "0.666") == [0.333, 0, 0.666]  # not exact enough to be a success
 
 
 def test_steps_of_one_batch_are_one_call_of_the_writer() -> None:
-    made = model()
+    made, calls = model(), ["search[lamp]", "click[1]", "click[9]"]
 
-    async def batches() -> None:
-        for calls in (["search[lamp]", "click[1]", "click[9]"], ["click[1]"], ["click[1]", "search[lamp]"]):
-            answers = await asyncio.gather(*(made.step(START, act(call)) for call in calls))
-            said = [answer.state.messages[-2].content for answer in answers]
-            assert said == [act(call).text for call in calls]
-            heard = [answer.state.messages[-1].content for answer in answers]
-            assert all(text in ANSWERS[call] for text, call in zip(heard, calls, strict=True))
+    async def batch() -> list[Transition]:
+        return list(await asyncio.gather(*(made.step(START, act(call)) for call in calls)))
 
-    asyncio.run(batches())
-    assert isinstance(made.writer, Script)
-    assert [len(prompts) for prompts in made.writer.asked] == [3, 1, 2]
+    heard = [transition.state.messages[-1].content for transition in asyncio.run(batch())]
+    assert all(text in ANSWERS[call] for text, call in zip(heard, calls, strict=True))
+    assert isinstance(made.writer, Script) and [len(prompts) for prompts in made.writer.asked] == [3]
 
 
 @pytest.mark.parametrize("format", ["react", "tools"])
@@ -178,26 +160,6 @@ def test_similar_steps_are_shown() -> None:
     assert isinstance(made.writer, Script)
     [prompt] = made.writer.asked[0]
     assert [message.role for message in prompt] == ["system", "user", "assistant", "user"]
-
-
-class Shopper:
-    """Proposes the same calls everywhere."""
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        calls = ("search[lamp]", "click[1]", "click[babble]", "click[buy now]")
-        actions = tuple(replace(act(call), token_ids=(place,), logprobs=(-1.0,)) for place, call in enumerate(calls))
-        return [Proposal((9,), actions) for _ in states]
-
-
-def test_search_grows_an_imagined_tree_to_its_end() -> None:
-    search = Search(Shopper(), model(), SearchConfig(limits=Limits(simulations=24), candidates=4))
-    (tree,) = asyncio.run(search.run([TASK], [0]))
-    nodes = [node for node in tree.nodes() if node is not tree.root]
-    assert not tree.error
-    assert {node.origin for node in nodes} == {"imagined"}
-    assert any(node.terminated for node in nodes)
-    assert any(edge.reward is None for node in tree.nodes() for edge in node.edges)
-    assert tree.budget.environment_steps == 0
 
 
 def test_the_form_of_answers_holds_for_every_real_step() -> None:

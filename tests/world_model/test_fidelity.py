@@ -5,8 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered
@@ -40,9 +38,6 @@ def test_agreement_by_hand() -> None:
     assert agreement(one, "lamp red 7") == pytest.approx(2 * 2 / (4 + 3))
     assert agreement(one, "red lamp $ 9") == 0.0  # the lines begin differently
     assert agreement(one, "") == 0.0
-    two = experience("click[1]", answer="a b\nc d")
-    assert agreement(two, "c d\na b") == 1.0
-    assert agreement(two, "a d\nc b") == pytest.approx(2 * 2 / (4 + 4))
 
 
 def test_consistency_by_hand() -> None:
@@ -52,7 +47,6 @@ def test_consistency_by_hand() -> None:
     assert agreement(one, "2 red lamp $8\n1 tall lamp $4\norder placed", free=True) == pytest.approx(
         (2 / 3 + 1 + 2 / 3) / 3
     )
-    assert agreement(one, "", free=True) == pytest.approx(0.0)
     assert agreement(one, one.observation, free=True) == 1.0
 
 
@@ -134,7 +128,6 @@ def test_a_true_model_is_trusted() -> None:
     assert found.overall == Figures(len(steps), 1, 1, 1, 0, 0, 1, 0)
     assert (found.optimism, found.wrong_episodes, found.cr, found.lambda_cap) == (0, 0, None, 1.0)
     assert found.episodes == 150
-    assert set(found.by_kind) == {"search", "click"}
     assert found.compounding[3].observation_exact == 1.0
 
 
@@ -184,13 +177,6 @@ def test_what_was_memorised_does_not_raise_the_cap() -> None:
     assert (whole.unseen, whole.episodes_unseen, whole.lambda_cap) == (None, 0, audited(model, half).lambda_cap)
 
 
-def test_plans_that_fail_for_real_lower_the_cap() -> None:
-    steps = shop_steps(150)
-    found = audited(Oracle(steps), steps, cr=0.75)
-    assert found.cr == 0.75
-    assert found.lambda_cap == pytest.approx(0.05 / 0.25)
-
-
 def test_what_can_be_told_has_figures_of_its_own() -> None:
     """The table has no searches. All other steps are as exact as before."""
     steps = shop_steps(30)
@@ -198,8 +184,6 @@ def test_what_can_be_told_has_figures_of_its_own() -> None:
     found = audited(Oracle(known), steps, free=("search",))
     assert found.determined == Figures(len(known), 1, 1, 1, 0, 0, 1, 0)
     assert found.overall.observation_exact == pytest.approx(len(known) / len(steps))
-    assert found.to_json()["determined"]["observation_exact"] == 1.0
-    assert audited(Oracle(steps), steps, free=("search", "click")).determined is None
 
 
 def test_openings_have_figures_of_their_own() -> None:
@@ -207,23 +191,8 @@ def test_openings_have_figures_of_their_own() -> None:
     alone = audited(Oracle(steps), steps)
     opened = [Experience(name, (Message("user", "a lamp"),), "reset", "find it") for name in ("one", "silent")]
     found = audited(Oracle(steps), [*opened, *steps])
-    assert alone.openings is None
-    assert found.openings is not None
+    assert found.openings is not None and replace(found, openings=None) == alone
     assert (found.openings.steps, found.openings.observation_exact, found.openings.unreadable) == (2, 0.5, 0.5)
-    assert replace(found, openings=None) == alone
-    assert found.to_json()["openings"]["observation_exact"] == 0.5
-
-
-@given(st.lists(st.tuples(st.text("ab \n", max_size=6), st.text("ab \n", max_size=6), st.booleans()), min_size=1))
-def test_figures_are_shares_and_exactness_implies_agreement(texts: list[tuple[str, str, bool]]) -> None:
-    pairs = [
-        said(experience("search[a]", answer=real), observation=heard, terminated=end) for real, heard, end in texts
-    ]
-    for free in ((), ("search",)):
-        found = figures(pairs, free=free)
-        assert 0 <= found.observation_exact <= found.observation_agreement + 1e-9 <= 1 + 2e-9
-        assert found.transition_error >= 1 - found.termination_accuracy - 1e-9
-        assert found.transition_error >= 1 - found.observation_agreement - 1e-9
 
 
 def test_the_interval_of_errors_covers_the_truth_where_the_episodes_of_a_task_go_wrong_together() -> None:

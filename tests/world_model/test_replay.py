@@ -62,22 +62,6 @@ def test_rows_come_back_equal(open_buffer: OpenBuffer) -> None:
     assert list(buffer.experiences()) == [*steps, *imagined]
 
 
-def test_nearest_is_exact(open_buffer: OpenBuffer) -> None:
-    steps = shop_steps(60)
-    buffer = open_buffer()
-    for start in range(0, len(steps), 37):
-        buffer.add(steps[start : start + 37])
-        buffer.nearest([(steps[0].history, steps[0].action)], 1)
-    places = [(one.history, one.action) for one in steps[::7]]
-    vectors = embed([(one.history, one.action) for one in steps])
-    for place, found in zip(places, buffer.nearest(places, 4), strict=True):
-        cosines = vectors @ embed([place])[0]
-        near = embed([(one.history, one.action) for one in found])
-        got = near @ embed([place])[0]
-        assert got == pytest.approx(np.sort(cosines)[-4:][::-1], abs=2e-3)  # stored in half precision
-        assert got[0] == pytest.approx(1.0, abs=2e-3)
-
-
 def test_what_opened_the_same_line_is_near() -> None:
     """Near: another label in another list that opens the same thing. Less near: the same label that opens something
     else."""

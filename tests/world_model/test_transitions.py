@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shop_steps import experience
 
 from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Edge, Node, Tree
@@ -107,10 +106,3 @@ def test_each_tried_edge_once_and_the_tree_untouched(tree: Tree) -> None:
     assert [one.depth for one in found] == [len(path) - 1 for path in paths]
     assert [one.observation for one in found] == [f"page {one.action}" for one in found]
     assert [one.reward for one in found] == [float(one.terminated) for one in found]
-
-
-def test_a_digest_tells_state_action_and_observation_apart() -> None:
-    one = experience("search[lamp]")
-    assert one.digest() == replace(one, task_id="other", reward=1.0, origin="imagined").digest()
-    others = [replace(one, action="x"), replace(one, observation="x"), replace(one, history=one.history[:1])]
-    assert len({each.digest() for each in (one, *others)}) == 4

@@ -39,15 +39,10 @@ def test_any_answer_is_read_as_it_was_written(answer: Answer) -> None:
     "text",
     [
         "",
-        "order placed",
         "Outcome: continues, reward 0\nObservation: a",  # no line of reasoning
-        "Why: a\nOutcome: continues\nObservation: a",
         "Why: a\nOutcome: continues, reward nan\nObservation: a",
-        "Why: a\nOutcome: continues, reward 1e9\nObservation: a",
         "Why: a\nOutcome: truncated, reward 0\nObservation: a",
-        "Why: a\nb\nOutcome: continues, reward 0\nObservation: a",
         "Why: a\nObservation: a\nOutcome: continues, reward 0",
-        "Sure! Why: a\nOutcome: continues, reward 0\nObservation: a",
     ],
 )
 def test_an_answer_of_another_form_is_refused_with_a_reason(text: str) -> None:
@@ -67,34 +62,22 @@ def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() 
     )
 
 
-@pytest.mark.parametrize("reasoning", [True, False])
-def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_its_answers(reasoning: bool) -> None:
-    one = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE)
-    near, far = experience("click[1]", answer=PAGE), experience("click[2]", answer="no 2", invalid=True)
-    form = Wording(reasoning=reasoning)
-    system, first, no, second, yes, asked = form.prompt(one.history, one.action, [near, far])
-    assert [message.role for message in (system, first, no, second, yes, asked)] == [
-        "system", "user", "assistant", "user", "assistant", "user",
-    ]  # fmt: skip
-    assert (first.content, second.content) == (
-        "Before: search page\nAction: click[2]", "Before: search page\nAction: click[1]",
-    )  # fmt: skip
-    assert [form.read(turn.content) for turn in (no, yes)] == [
-        Answer("no 2", invalid=True, why="names nothing shown . refused" if reasoning else ""),
-        Answer(PAGE, why="names nothing shown . new" if reasoning else ""),
-    ]
+def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_its_answers() -> None:
+    one, near = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE), experience("click[1]", answer=PAGE)
+    system, before, answer, asked = Wording().prompt(one.history, one.action, [near])
+    assert [message.role for message in (system, before, answer, asked)] == ["system", "user", "assistant", "user"]
+    assert before.content == "Before: search page\nAction: click[1]"
+    assert Wording().read(answer.content) == Answer(PAGE, why="names nothing shown . new")
     assert asked == BARE.prompt(one.history, one.action)[0]
 
 
 def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:
     one = experience("search[lamp]", RESULTS, "click[1]", PAGE, "click[back]", answer=RESULTS)
-    shown = [
-        Wording(instructions="", observations=count).prompt(one.history, one.action)[0].content for count in (1, 2, 9)
-    ]
+    forms = [Wording(instructions="", observations=count) for count in (1, 2)]
+    shown = [form.prompt(one.history, one.action)[0].content for form in forms]
     told = f"Task: {one.history[0].content}\nAction: click[back]"
     assert shown[0] == f"{PAGE}\n{told}"
     assert shown[1] == f"{RESULTS}\nAction: click[1]\n{PAGE}\n{told}"
-    assert shown[2] == BARE.prompt(one.history, one.action)[0].content
     assert "again 1 red lamp $9" in BARE.target(one)
     assert "again" not in Wording(instructions="", observations=1).target(one)
 
@@ -107,8 +90,6 @@ def test_what_an_action_names() -> None:
     assert target_line(RESULTS, "click[3]") == target_line(RESULTS, "back") == target_line("", "click[1]") == ""
     assert argument("take red lamp") == "red lamp"
     assert argument("find-item[red lamp]") == "red lamp"
-    kinds = [Experience("t", (), action, "").kind for action in ("get-user[7]", "db.find(x)", "go north.", "click[a]")]
-    assert kinds == ["get-user", "db.find", "go", "click"]
 
 
 def test_traces_by_hand() -> None:
@@ -120,8 +101,6 @@ def test_traces_by_hand() -> None:
     account = "find missing a missing red shown lamp shown under missing , $9 below $10"
     opening = experience(*searched, "click[1]", answer=PAGE)
     assert trace(opening) == f"names 1 red lamp $9 . new . {account}"
-    refused = experience(*searched, "click[7]", answer="no 7", invalid=True)
-    assert trace(refused) == f"names nothing shown . refused . {account}"
     back = experience(*opened, "click[< prev]", answer=RESULTS)
     assert trace(back) == f"names nothing shown . again 1 red lamp $9 . {account}"
     more = experience(*searched, "click[next >]", answer="1 red lamp $9\n4 old lamp $3")

@@ -44,21 +44,11 @@ def test_rows_hold_the_prompt_of_imagination_and_learn_the_whole_answer(open_buf
         assert text.endswith(bare.removeprefix("<|user|>"))
 
 
-def test_a_row_never_shows_its_own_step(open_buffer: OpenBuffer) -> None:
-    one, other = shop_steps(1)[:2]
-    chat = tiny_chat([one, other])
-    buffer = open_buffer()
-    buffer.add([one, other])
-    (row,) = answer_rows([one], chat, WORDING, buffer, 2)
-    expected = WORDING.prompt(one.history, one.action, [other])
-    assert row.token_ids[: row.mask.index(True)] == chat.prompt_ids(expected)
-
-
 def test_an_answer_cut_off_or_a_prompt_too_long_is_unreadable() -> None:
     steps = shop_steps(3)
     chat = tiny_chat(steps)
     writer = LocalWriter(LocalGenerator(random_model(chat.tokenizer, SHAPE, 0)), chat, max_new_tokens=3)
-    short, long = WORDING.prompt(steps[0].history, "x"), WORDING.prompt(steps[0].history, "x " * 999)
+    short, long = (WORDING.prompt(steps[0].history, action) for action in ("x", "x " * 999))
     drafts = asyncio.run(writer.write([short, long]))
     assert drafts[0] == Failure("the answer was cut off after 3 tokens")
     assert isinstance(drafts[1], Failure) and "but the model's context holds 512" in drafts[1].reason

@@ -15,8 +15,7 @@ from treeagent.world_model.wording import RESET, Answer, Wording
 _ROUNDING = 0.01
 """By how much an episode's return may leave its range: a writer may round rewards."""
 _EXACT = 1e-4
-"""A return that is as near as this to a bound of its range is the bound: three thirds of a reward, written with six
-decimals, must make a success."""
+"""A return as near as this to a bound is the bound: three thirds of a reward with six decimals must be a success."""
 
 
 class Writer(Protocol):
@@ -40,8 +39,7 @@ class ExperienceModel:
     share one call of the writer.
 
     If an answer is malformed, or its reward puts the imagined return out of range, the new state is a dead end:
-    truncated and invalid, with the reason as its ``error`` and an unknown reward (None). Like the halt state of MOReL
-    (Kidambi et al. 2020), it keeps search away from states that the model does not know.
+    truncated and invalid, with an ``error`` and an unknown reward, like the halt state of MOReL (Kidambi et al. 2020).
 
     Args:
         writer: the model.
@@ -88,17 +86,17 @@ class ExperienceModel:
 
     async def step(self, state: State, action: Action) -> Transition:
         """Imagine one step from ``state``."""
-        if state.ended:
-            raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
         reward_so_far = state.snapshot if isinstance(state.snapshot, _RewardSum) else state.paid
+        answer: Answer | str
         if action.error:
-            return self._transition(
-                state, action, reward_so_far, Answer(f"Invalid action: {action.error}", invalid=True)
-            )
-        if reason := self._forbids(action.call):
-            return self._transition(state, action, reward_so_far, Answer(reason, invalid=True))
-        place = self._history(state), call_text(action.call)
-        return self._transition(state, action, reward_so_far, await self._answer(place, reward_so_far))
+            answer = Answer(f"Invalid action: {action.error}", invalid=True)
+        elif reason := self._forbids(action.call):
+            answer = Answer(reason, invalid=True)
+        else:
+            grammar = make_grammar(self._format, tools=self._tools) if self._format is not None else None
+            history = environment_history(state.task, state.messages, grammar)
+            answer = await self._answer((history, call_text(action.call)), reward_so_far)
+        return self._transition(state, action, reward_so_far, answer)
 
     async def _answer(self, place: Place, reward_so_far: float) -> Answer | str:
         """The model's answer, or why it cannot be used. ``reward_so_far``: the sum of the rewards that it predicted."""
@@ -119,10 +117,6 @@ class ExperienceModel:
         prompts = [self.wording.prompt(*place, similar) for place, similar in zip(pending, near, strict=True)]
         return await self.writer.write(prompts)
 
-    def _history(self, state: State) -> tuple[Message, ...]:
-        grammar = make_grammar(self._format, tools=self._tools) if self._format is not None else None
-        return environment_history(state.task, state.messages, grammar)
-
     def _read(self, text: str | Failure, reward_so_far: float) -> Answer | str:
         answer = text.reason if isinstance(text, Failure) else self.wording.read(text)
         if isinstance(answer, str):
@@ -131,9 +125,7 @@ class ExperienceModel:
         total = reward_so_far + answer.reward
         returned = low if total <= low + _EXACT else high if total >= high - _EXACT else total
         if abs(total - returned) > _ROUNDING:
-            return (
-                f"the answer's reward {answer.reward}, after {reward_so_far:g}, leaves the returns {self._return_range}"
-            )
+            return f"its reward {answer.reward}, after {reward_so_far:g}, leaves the returns {self._return_range}"
         return replace(answer, reward=returned - reward_so_far) if returned != total else answer
 
     def _transition(self, state: State, action: Action, reward_so_far: float, answer: Answer | str) -> Transition:

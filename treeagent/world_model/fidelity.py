@@ -22,19 +22,17 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A real transition and the world model's answer to it."""
+    """A real transition and the world model's answer to it, which is None if it could not be parsed."""
 
     real: Experience
     said: Answer | None
-    """None if the answer could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over pairs. All means are in [0, 1] except ``reward_error``."""
+    """Means over pairs. All are in [0, 1] except ``reward_error``."""
 
     steps: int
-    """Number of pairs."""
     observation_agreement: float
     """See ``agreement``."""
     observation_exact: float
@@ -63,16 +61,15 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """The results of an audit."""
+    """The results of an audit. Figures are None where there are no such steps."""
 
     overall: Figures
     unseen: Figures | None
-    """Figures of the steps whose page and action the model has not learnt together; the agreement of the others may be
-    memory. None if there are none."""
+    """Of the steps whose page and action the model has not learnt together; the others may be memory."""
     determined: Figures | None
-    """Figures of the actions that are not ``free``, whose answers the history determines. None if there are none."""
+    """Of the actions that are not ``free``, whose answers the history determines."""
     openings: Figures | None
-    """Figures of the first observations of tasks, which the figures above exclude. None if none is held out."""
+    """Of the first observations of tasks, which the figures above exclude."""
     by_kind: Mapping[str, Figures]
     """Figures by the kind of the action."""
     compounding: Mapping[int, Figures]
@@ -93,65 +90,49 @@ class Fidelity:
     def to_json(self) -> dict[str, Any]:
         """The overall figures at the top level, the others as nested tables."""
         record = asdict(self)
-        overall: dict[str, Any] = record.pop("overall")
-        return overall | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
+        return (
+            record.pop("overall") | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
+        )
 
 
 def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
     """How well a predicted observation agrees with the real one, in [0, 1].
 
-    Usually this is F1 over words and numbers, each paired with the first word of its line. If the history does not
-    determine the answer (``free``), it is the mean of three shares. Format: lines with a form that occurs in the real
-    answer. Relevance: of the action's words in the real answer, those that the prediction contains. History: lines
-    that do not contradict earlier observations.
+    Usually this is F1 = 2 |A ∩ B| / (|A| + |B|) over words and numbers, each paired with the first word of its line. If
+    the history does not determine the answer (``free``), it is the mean of three shares. Format: lines with a form that
+    occurs in the real answer. Relevance: of the action's words in the real answer, those that the prediction contains.
+    History: lines that do not contradict earlier ones by the same words with other numbers.
     """
     if predicted.strip() == real.observation.strip():
         return 1.0
     if not free:
-        return _f1(Counter(_marked(predicted)), Counter(_marked(real.observation)))
-    return (_format(real, predicted) + _relevance(real, predicted) + _history(real, predicted)) / 3
+        said, true = _marked(predicted), _marked(real.observation)
+        return 2 * (said & true).total() / (said.total() + true.total())
+    lines = predicted.splitlines()
+    known = set(map(_form, real.observation.splitlines()))
+    earlier: dict[str, set[str]] = defaultdict(set)
+    for message in real.history:
+        for line in message.content.splitlines():
+            earlier[_form_of_words(line)].add(_unnumbered(line))
+    fitting = [_form(line) in known for line in lines]
+    good = [_unnumbered(line) in earlier.get(_form_of_words(line), {_unnumbered(line)}) for line in lines]
+    relevant = set(words(argument(real.action))) & set(words(real.observation))
+    relevance = len(relevant & set(words(predicted))) / len(relevant) if relevant else 1.0
+    return (sum(fitting) / max(len(lines), 1) + relevance + sum(good) / max(len(lines), 1)) / 3
 
 
-def _marked(text: str) -> list[tuple[str, str]]:
+def _marked(text: str) -> Counter[tuple[str, str]]:
     """Pair each word with the first word of its line, so that the same value under another heading differs."""
-    found: list[tuple[str, str]] = []
+    found = Counter[tuple[str, str]]()
     for line in text.splitlines():
         spelled = re.findall(r"\w+|[^\w\s]", line.lower())
-        found += [(spelled[0], word) for word in spelled]
+        found.update((spelled[0], word) for word in spelled)
     return found
-
-
-def _f1(one: Counter[tuple[str, str]], other: Counter[tuple[str, str]]) -> float:
-    """2 |A ∩ B| / (|A| + |B|)."""
-    total = one.total() + other.total()
-    return 2 * (one & other).total() / total if total else 1.0
-
-
-def _format(real: Experience, predicted: str) -> float:
-    known, lines = set(map(_form, real.observation.splitlines())), predicted.splitlines()
-    return sum(_form(line) in known for line in lines) / len(lines) if lines else 0.0
 
 
 def _form(line: str) -> str:
     """A line's form: every number becomes 0, and every sequence of words becomes one word."""
     return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
-
-
-def _relevance(real: Experience, predicted: str) -> float:
-    relevant = set(words(argument(real.action))) & set(words(real.observation))
-    return len(relevant & set(words(predicted))) / len(relevant) if relevant else 1.0
-
-
-def _history(real: Experience, predicted: str) -> float:
-    """The share of lines without a contradiction: an earlier line with the same words but other numbers. A number at
-    the start of a line is ignored."""
-    lines_by_form: dict[str, set[str]] = defaultdict(set)
-    for message in real.history:
-        for line in message.content.splitlines():
-            lines_by_form[_form_of_words(line)].add(_unnumbered(line))
-    lines = predicted.splitlines()
-    good = [not (known := lines_by_form.get(_form_of_words(line))) or _unnumbered(line) in known for line in lines]
-    return sum(good) / len(lines) if lines else 0.0
 
 
 def _unnumbered(line: str) -> str:
@@ -188,8 +169,7 @@ def optimism(episodes: Sequence[Episode]) -> float:
 
 
 def wrong_episodes(episodes: Sequence[Episode]) -> float:
-    """The share of episodes with a wrong or missing imagined return or with another end; 1 without episodes. The end
-    counts, because a search would exploit an imagined episode that goes on after the real one is lost."""
+    """The share of episodes with a wrong or missing imagined return or with another end; 1 without episodes."""
     wrong = [
         one.imagined_return is None or abs(one.imagined_return - one.real_return) > TOLERANCE or not one.same_end
         for one in episodes
@@ -208,9 +188,8 @@ def lambda_cap(wrong: float, tasks: float, ratio: float | None = None, *, noise:
     """λ, the largest share of imagined experience to train on: min(1, noise / q), and 0 if q ≥ 1/2. If a share λ of
     the episodes is imagined, of which a share q is wrong, then a share λ q of all training labels is wrong.
 
-    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``tasks`` (``independent_tasks``), so few tasks
-    allow little. If imagined plans were replayed, q is at least 1 - CR (``ratio``), because search finds the states in
-    which the model errs in the agent's favour.
+    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``tasks`` (``independent_tasks``), and at least
+    1 - CR (``ratio``) if imagined plans were replayed: search finds the states in which the model errs for the agent.
     """
     q = max(wilson_interval(wrong * tasks, tasks)[1], 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
@@ -238,13 +217,12 @@ async def audit(
     noise: float = 0.05,
     cr: float | None = None,
 ) -> Fidelity:
-    """Compare a world model's predictions with held-out transitions, one by one. Also play every held-out episode in
-    the model, where each step starts from the model's own last answer.
+    """Compare a world model's predictions with held-out transitions, one by one and as whole imagined episodes.
 
     Args:
         model: the world model. All steps are requested at once, so it can answer them as one batch.
         held_out: real transitions and openings of other tasks than the learnt ones; at least one transition.
-        learnt: the steps that the model learnt. Tasks share pages, so a held-out page and action may occur in them.
+        learnt: the steps that the model learnt.
         free: kinds of actions for which the history does not determine the answer.
         kind: returns the kind of a step's action.
         reward_span: R_max, the range of rewards.
@@ -266,9 +244,9 @@ async def audit(
             groups[name].append(pair)
         return {name: found for name, group in sorted(groups.items()) if (found := judge(group))}
 
-    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in steps))
+    answers = await asyncio.gather(*(model.step(_state(one), Action(one.action, one.action)) for one in steps))
     pairs = [Pair(one, _answer(transition)) for one, transition in zip(steps, answers, strict=True)]
-    opening_pairs = await asyncio.gather(*(_open(model, one) for one in openings))
+    opened = await asyncio.gather(*(_open(model, one) for one in openings))
     # A malformed turn is not a step, so the chain after it starts in the middle of an episode and is left out.
     whole_chains = [chain for chain in chains(steps) if not chain[0].depth]
     rollouts = await asyncio.gather(*(_roll(model, chain) for chain in whole_chains))
@@ -284,9 +262,7 @@ async def audit(
         overall=figures(pairs, free=free, kind=kind, reward_span=reward_span),
         unseen=judge([pair for pair in pairs if unseen(pair.real)]),
         determined=judge([pair for pair in pairs if kind(pair.real) not in free]),
-        openings=figures(opening_pairs, free=("opening",), kind=lambda _: "opening", reward_span=reward_span)
-        if opening_pairs
-        else None,
+        openings=figures(opened, free=("",), kind=lambda _: "", reward_span=reward_span) if opened else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
         compounding=table((k, pair) for chain in rollouts for k, pair in enumerate(chain, 1)),
         optimism=optimism(episodes),
@@ -301,15 +277,19 @@ async def audit(
 
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
     """All episodes that the steps form: every path from a step without predecessor to one without successor."""
+
+    def after_it(one: Experience) -> object:
+        return one.task_id, (*one.history, Message("assistant", one.action), Message("user", one.observation))
+
     following: dict[object, list[Experience]] = defaultdict(list)
-    reached = {_state_after(one) for one in experiences}
+    reached = set(map(after_it, experiences))
     for one in experiences:
-        following[_before(one)].append(one)
+        following[one.task_id, one.history].append(one)
     found: list[list[Experience]] = []
-    waiting = [[one] for one in experiences if _before(one) not in reached][::-1]
+    waiting = [[one] for one in experiences if (one.task_id, one.history) not in reached][::-1]
     while waiting:
         chain = waiting.pop()
-        after = following.get(_state_after(chain[-1]), [])
+        after = following.get(after_it(chain[-1]), [])
         if after and not chain[-1].terminated:
             waiting += [[*chain, one] for one in reversed(after)]
         else:
@@ -317,22 +297,9 @@ def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
     return found
 
 
-def _before(one: Experience) -> object:
-    return one.task_id, one.history
-
-
-def _state_after(one: Experience) -> object:
-    action, observation = Message("assistant", one.action), Message("user", one.observation)
-    return one.task_id, (*one.history, action, observation)
-
-
 def _state(one: Experience) -> State:
     task, opening, *others = one.history
     return State(Task(one.task_id, task.content), (Message("user", f"{task.content}\n{opening.content}"), *others))
-
-
-def _action(one: Experience) -> Action:
-    return Action(one.action, one.action)
 
 
 def _answer(transition: Transition) -> Answer | None:
@@ -356,7 +323,7 @@ async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
     rollout: list[Pair] = []
     state = _state(episode[0])
     for one in episode:
-        transition = await model.step(state, _action(one))
+        transition = await model.step(state, Action(one.action, one.action))
         rollout.append(Pair(one, _answer(transition)))
         state = transition.state
         if transition.terminated or transition.truncated:

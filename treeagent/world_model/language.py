@@ -36,10 +36,7 @@ def answer_rows(
 ) -> Iterator[AnswerRow]:
     """One row per experience, with the prompt that ``ExperienceModel`` would write, and the loss on all tokens of the
     answer: the reasoning R*, then the outcome (DreamGym, equation 5, L = -log P(R* | s, a, d) - log P(s', r | s, a, d,
-    R*)).
-
-    Similar steps with the same state and action are excluded, or the model would learn to copy. A step that ends its
-    episode gets ``end_rows`` copies.
+    R*)). A step that ends its episode gets ``end_rows`` copies.
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
@@ -52,22 +49,18 @@ def answer_rows(
 def _examples(
     experiences: Sequence[Experience], retriever: Retriever | None, count: int
 ) -> Sequence[Sequence[Experience]]:
+    """Similar steps of other states or actions: from the same ones, the model would learn to copy."""
     examples: list[Sequence[Experience]] = [()] * len(experiences)
     waiting = list(range(len(experiences))) if retriever is not None and count else []
-    # Two more than needed, because the buffer contains the same step, perhaps also with another observation.
     asked = count + 2
     while retriever is not None and waiting:
         places = [(experiences[index].history, experiences[index].action) for index in waiting]
-        found = retriever.nearest(places, asked)
-        for index, place, similar in zip(waiting, places, found, strict=True):
+        left: list[int] = []
+        for index, place, similar in zip(waiting, places, retriever.nearest(places, asked), strict=True):
             examples[index] = [other for other in similar if (other.history, other.action) != place][:count]
-        # In a stochastic environment, the same step may be there with many observations.
-        waiting = [
-            index
-            for index, similar in zip(waiting, found, strict=True)
-            if len(examples[index]) < count and len(similar) == asked
-        ]
-        asked *= 2
+            if len(examples[index]) < count and len(similar) == asked:
+                left.append(index)  # the same step is there with many observations
+        waiting, asked = left, 2 * asked
     return examples
 
 

@@ -8,7 +8,6 @@ import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -52,17 +51,16 @@ class ReplayBuffer:
         self._vectors = np.zeros((0, embed([((), "")]).shape[1]), np.float32)
 
     def _connect(self) -> sqlite3.Connection:
-        connect = partial(sqlite3.connect, timeout=60)
         try:
             if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
-                connection = connect(self.path)
+                connection = sqlite3.connect(self.path, timeout=60)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_SCHEMA)
             else:
                 # A read-only file: without a file "-wal" there is no writer, so it can be opened as immutable.
                 immutable = not self.path.with_name(f"{self.path.name}-wal").exists()
                 uri = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
-                connection = connect(uri, uri=True)
+                connection = sqlite3.connect(uri, uri=True, timeout=60)
             connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise UserError(
@@ -77,23 +75,16 @@ class ReplayBuffer:
         """Add the experiences that are new. Returns their number."""
         before, waiting = len(self), iter(experiences)
         while batch := list(islice(waiting, _BATCH)):
-            self._add({one.digest(): one for one in batch})
+            vectors = embed([(one.history, one.action) for one in batch]).astype(np.float16)
+            rows = [
+                (one.digest(), one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
+                for one, vector in zip(batch, vectors, strict=True)
+            ]
+            with self._connection:
+                self._connection.executemany(
+                    "INSERT OR IGNORE INTO experience (digest, origin, record, vector) VALUES (?, ?, ?, ?)", rows
+                )
         return len(self) - before
-
-    def _add(self, batch: dict[str, Experience]) -> None:
-        new = {digest: one for digest, one in batch.items() if not self._contains(digest)}
-        vectors = embed([(one.history, one.action) for one in new.values()]).astype(np.float16)
-        rows = [
-            (digest, one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
-            for (digest, one), vector in zip(new.items(), vectors, strict=True)
-        ]
-        with self._connection:
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO experience (digest, origin, record, vector) VALUES (?, ?, ?, ?)", rows
-            )
-
-    def _contains(self, digest: str) -> bool:
-        return self._connection.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
 
     def experiences(self) -> Iterator[Experience]:
         """Return all experiences, in the order in which they were added."""
@@ -105,14 +96,12 @@ class ReplayBuffer:
         self._read_new()
         if count and not len(self._ids):
             raise UserError(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
-        starts = range(0, len(places), _QUERIES)
-        return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
-
-    def _nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        _, columns = _top(embed(places) @ self._vectors.T, count)
-        ids = self._ids[columns]
-        experiences = self._load(set(ids.ravel().tolist()))
-        return [[experiences[number] for number in row] for row in ids.tolist()]
+        nearest: list[list[Experience]] = []
+        for start in range(0, len(places), _QUERIES):
+            ids = self._ids[_top(embed(places[start : start + _QUERIES]) @ self._vectors.T, count)]
+            found = self._load(set(ids.ravel().tolist()))
+            nearest += [[found[number] for number in row] for row in ids.tolist()]
+        return nearest
 
     def _read_new(self) -> None:
         """Load the vectors of rows that were added since the last call."""
@@ -151,15 +140,14 @@ def _resolved(page: str, action: str) -> str:
     return f"{action.replace(label, '')}\n{line[len(label) :]}"
 
 
-def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
-    """The ``count`` highest scores of each row, highest first, and their indices. Overwrites ``scores``."""
+def _top(scores: Vectors, count: int) -> Ids:
+    """The indices of the ``count`` highest scores of each row, highest first. Overwrites ``scores``."""
     rows, width = np.arange(len(scores)), min(count, scores.shape[1])
-    best, indices = np.zeros((len(scores), width), np.float32), np.zeros((len(scores), width), np.int64)
+    indices = np.zeros((len(scores), width), np.int64)
     for rank in range(width):
         indices[:, rank] = scores.argmax(axis=1)
-        best[:, rank] = scores[rows, indices[:, rank]]
         scores[rows, indices[:, rank]] = -np.inf
-    return best, indices
+    return indices
 
 
 def _unpacked(record: bytes) -> Experience:

@@ -72,19 +72,12 @@ def environment_history(task: Task, messages: Sequence[Message], grammar: Gramma
     """A conversation as the environment sees it: the task, then the observations and the calls, without thoughts and
     token ids. A malformed turn is not changed; without a grammar, no turn is."""
     first, *others = messages
-    opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
-    turns = (
-        Message(message.role, _call_text(message.content, grammar) if message.role == "assistant" else message.content)
-        for message in others
-    )
-    return (Message("user", task.prompt), opening, *turns)
-
-
-def _call_text(text: str, grammar: Grammar | None) -> str:
-    if grammar is None:
-        return text
-    action = grammar.read(text)
-    return text if action.error else call_text(action.call)
+    turns = [Message("user", task.prompt), Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))]
+    for message in others:
+        action = grammar.read(message.content) if grammar is not None and message.role == "assistant" else None
+        call = message.content if action is None or action.error else call_text(action.call)
+        turns.append(Message(message.role, call))
+    return tuple(turns)
 
 
 def call_text(call: str | ToolCall) -> str:

@@ -64,12 +64,9 @@ class Wording:
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
     ) -> tuple[Message, ...]:
-        """The prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one last.
-
-        A model that gets instructions reads them as earlier turns, with answers of the form that it has to write; a
-        model trained from scratch reads everything in one message. The task comes late, because a small model copies
-        best over short distances.
-        """
+        """The prompt for the answer to an action, after similar steps (``examples``), the most similar one last: as
+        earlier turns for a model that gets instructions, in the same message for one trained from scratch. The task
+        comes late, because a small model copies best over short distances."""
         task, *happened = self._shown(history)
         asked = "\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"])
         similar = [(f"Before: {one.seen}\nAction: {one.action}", one) for one in examples[::-1]]

@@ -3,98 +3,26 @@
 import random
 import re
 import sqlite3
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from importlib import resources
 from typing import NamedTuple
 
-from treeagent.types import Split
+from treeagent.types import SPLITS, Split
+
+OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
+"""(group, values), in the order of the product's page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Department:
+class Department(NamedTuple):
     """Product types that share attributes and options."""
 
     name: str
     types: tuple[str, ...]
     attributes: tuple[str, ...]
-    options: tuple[tuple[str, tuple[str, ...]], ...]
-    """(group, values). No value is in two groups, so a value determines its group."""
-
-
-def _department(name: str, types: str, attributes: str, **options: str) -> Department:
-    """Build a department from comma-separated lists. All departments have the same colors."""
-    groups = {"color": "black, white, red, blue, green, brown, grey, pink", **options}
-    return Department(
-        name, _split_list(types), _split_list(attributes), tuple((g, _split_list(v)) for g, v in groups.items())
-    )
-
-
-def _split_list(text: str) -> tuple[str, ...]:
-    return tuple(text.split(", "))
-
-
-DEPARTMENTS = (
-    _department(
-        "shoes",
-        "hiking boot, running shoe, sandal, slipper, sneaker",
-        "waterproof, leather, breathable, insulated, padded, lightweight, vegan, flexible, suede, slip resistant",
-        size="6, 7, 8, 9, 10, 11",
-        width="narrow, medium, wide",
-    ),
-    _department(
-        "clothing",
-        "shirt, rain jacket, sweater, dress, hoodie",
-        "cotton, wool, linen, stretchy, striped, warm, breathable, lightweight, soft, machine washable",
-        size="small, medium, large, xl",
-        fit="slim, regular, loose",
-    ),
-    _department(
-        "kitchen",
-        "blender, electric kettle, toaster, coffee maker, frying pan",
-        "steel, ceramic, quiet, compact, portable, digital, programmable, nonstick, rustproof, dishwasher safe",
-        capacity="1 liter, 2 liter, 3 liter",
-        plug="us, uk, eu",
-    ),
-    _department(
-        "lighting",
-        "desk lamp, floor lamp, night light, lantern, ceiling light",
-        "wooden, metal, dimmable, rechargeable, modern, vintage, foldable, bright, cordless, energy saving",
-        light="warm, cool, daylight",
-        height="short, medium, tall",
-    ),
-    _department(
-        "bedding",
-        "pillow, blanket, bed sheet, mattress pad, quilt",
-        "cotton, bamboo, fleece, cooling, soft, fluffy, washable, organic, quilted, wrinkle free",
-        size="twin, full, queen, king",
-        pack="single, pair, set",
-    ),
-    _department(
-        "electronics",
-        "headphone, speaker, keyboard, phone charger, webcam",
-        "wireless, bluetooth, portable, slim, waterproof, durable, quiet, ergonomic, lightweight, fast charging",
-        length="1 meter, 2 meter, 3 meter",
-        edition="basic, pro, max",
-    ),
-    _department(
-        "bags",
-        "backpack, tote bag, suitcase, wallet, lunch box",
-        "canvas, leather, nylon, waterproof, foldable, padded, durable, insulated, vegan, theft proof",
-        size="small, medium, large",
-        pattern="plain, striped, dotted",
-    ),
-    _department(
-        "furniture",
-        "desk chair, bar stool, bookshelf, side table, bench",
-        "wooden, metal, bamboo, modern, rustic, foldable, padded, sturdy, adjustable, scratch resistant",
-        height="short, medium, tall",
-        finish="matte, glossy, natural",
-    ),
-)
-
-
-OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
+    options: OptionGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +37,6 @@ class Product:
     """Path from the department down; WebShop's ``product_category``."""
     attributes: tuple[str, ...]
     options: OptionGroups
-    """(group, offered values), in the order of the page."""
     price: float
     """Dollars."""
     nouns: frozenset[str]
@@ -148,18 +75,17 @@ class Difficulty(NamedTuple):
 
 
 DIFFICULTIES = {
-    # shown, hidden, hidden_pool, option_groups, family, goal_shown, goal_hidden, goal_options
     1: Difficulty(2, 1, 3, 2, 2, (1, 2), (0, 0), (1, 1)),
     2: Difficulty(1, 2, 3, 2, 2, (1, 1), (1, 1), (1, 1)),
     3: Difficulty(1, 2, 3, 2, 4, (1, 1), (1, 2), (1, 2)),
     4: Difficulty(1, 3, 4, 2, 4, (1, 1), (2, 2), (2, 2)),
     5: Difficulty(1, 4, 5, 3, 5, (1, 1), (3, 3), (2, 3)),
 }
-# Kinds of differences between a near-duplicate and the first product of its family, with their weights. Differences in
-# price and title are visible among the results, the others only on the page. With these weights, a third of the default
-# goals need a second product page.
+# Kinds of differences between a near-duplicate and the first product of its family, with their weights. With these
+# weights, a third of the default goals need a second product page.
 _DIFFERENCES = {"price": 12, "title": 6, "hidden": 3, "option": 3}
-_LOWEST_PRICE, _HIGHEST_PRICE = 11, 89
+_PRICES = [price for price in range(11, 90) if price % 10]
+"""Prices in dollars. None is a multiple of ten, so none equals a goal's limit."""
 
 
 @dataclass(frozen=True)
@@ -180,33 +106,50 @@ class Catalogue:
         return tuple(sorted(values))
 
 
+def read_departments() -> list[Department]:
+    """The departments of ``departments.toml``. All have the same colors."""
+
+    def words(text: str) -> tuple[str, ...]:
+        return tuple(text.split(", "))
+
+    found = tomllib.loads(resources.files(__package__).joinpath("departments.toml").read_text(encoding="utf-8"))
+    color = ("color", words(found.pop("colors")))
+    return [
+        Department(
+            name,
+            words(each["types"]),
+            words(each["attributes"]),
+            (color, *((group, words(values)) for group, values in each["options"].items())),
+        )
+        for name, each in found.items()
+    ]
+
+
 @lru_cache(maxsize=8)
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
     """Generate ``count`` products in families of near-duplicates. Equal arguments give equal catalogues."""
-    rng = random.Random(f"catalogue {seed}")
-    types = [(department, type_) for department in DEPARTMENTS for type_ in department.types]
+    rng, departments = random.Random(f"catalogue {seed}"), read_departments()
+    types = [(department, type_) for department in departments for type_ in department.types]
     shown_pools, hidden_pools = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
-    for department in DEPARTMENTS:
+    for department in departments:
         attributes = list(department.attributes)
         rng.shuffle(attributes)
         hidden_pools[department.name] = attributes[: difficulty.hidden_pool]
         shown_pools[department.name] = attributes[difficulty.hidden_pool :]
     families: list[list[Product]] = []
-    count_made = 0
-    while count_made < count:
+    while (left := count - sum(map(len, families))) > 0:
         round_number, index = divmod(len(families), len(types))
         department, type_ = types[index]
-        size = min(difficulty.family, count - count_made)
         # Rotating the pool gives families of the same type different titles until the pool is used up.
         pool = shown_pools[department.name]
         turned = [*pool[round_number % len(pool) :], *pool[: round_number % len(pool)]]
+        size = min(difficulty.family, left)
         families.append(_family(rng, department, type_, turned, hidden_pools[department.name], difficulty, size))
-        count_made += size
     ids = [f"B{number:04d}" for number in range(count)]
     rng.shuffle(ids)
     rng.shuffle(families)
     products: dict[str, Product] = {}
-    split_ids: dict[Split, list[str]] = {"train": [], "validation": [], "test": []}
+    split_ids: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for number, family in enumerate(families):
         split: Split = ("test", "validation")[number % 5] if number % 5 < 2 else "train"
         for product in family:
@@ -229,23 +172,14 @@ def _family(
     """Draw a product and its near-duplicates, ``size`` in total, without ids."""
 
     def product(shown: Sequence[str], hidden: Sequence[str], options: OptionGroups, price: int) -> Product:
-        attributes = tuple(sorted({*shown, *hidden}))
-        return Product(
-            id="",
-            title=" ".join((*shown, type_)),
-            type=type_,
-            category=("store", department.name, type_),
-            attributes=attributes,
-            options=options,
-            price=price,
-            nouns=frozenset(type_.split()),
-            details=attributes,
-        )
+        title, attributes = " ".join((*shown, type_)), tuple(sorted({*shown, *hidden}))
+        path, nouns = ("store", department.name, type_), frozenset(type_.split())
+        return Product("", title, type_, path, attributes, options, price, nouns, details=attributes)
 
     shown = shown_pool[: difficulty.shown]
     hidden = rng.sample(hidden_pool, difficulty.hidden)
     options = tuple((group, _offer(rng, values)) for group, values in department.options[: difficulty.option_groups])
-    price = _price(rng)
+    price = rng.choice(_PRICES)
     family = [product(shown, hidden, options, price)]
     while len(family) < size:
         differences = rng.choices(tuple(_DIFFERENCES), tuple(_DIFFERENCES.values()), k=2)
@@ -254,15 +188,10 @@ def _family(
                 _swap(rng, shown, shown_pool) if "title" in differences else shown,
                 _swap(rng, hidden, hidden_pool) if "hidden" in differences else hidden,
                 _change_offer(rng, options, department) if "option" in differences else options,
-                _price(rng) if "price" in differences else price,
+                rng.choice(_PRICES) if "price" in differences else price,
             )
         )
     return family
-
-
-def _price(rng: random.Random) -> int:
-    """Draw a price in dollars. It is never a multiple of ten, so it never equals a goal's limit."""
-    return rng.choice([price for price in range(_LOWEST_PRICE, _HIGHEST_PRICE + 1) if price % 10])
 
 
 def _offer(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
@@ -280,17 +209,13 @@ def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> lis
 
 def _change_offer(rng: random.Random, options: OptionGroups, department: Department) -> OptionGroups:
     """Return ``options`` with one value of one group replaced by a value that was not offered."""
-    changed = rng.randrange(len(options))
-    group, offered = options[changed]
+    group, offered = options[changed := rng.randrange(len(options))]
     every = dict(department.options)[group]
-    swapped = set(_swap(rng, offered, every))
-    values = tuple(value for value in every if value in swapped)
-    return (*options[:changed], (group, values), *options[changed + 1 :])
+    swapped = _swap(rng, offered, every)
+    return (*options[:changed], (group, tuple(each for each in every if each in swapped)), *options[changed + 1 :])
 
 
 _WORD = re.compile(r"[a-z0-9]+")
-_MOST_WORDS = 64
-"""Most words of a query that are used; further words are ignored."""
 
 
 class SearchEngine:
@@ -310,10 +235,9 @@ class SearchEngine:
             return ()
         rows = self._connection.execute(
             "SELECT id FROM listing WHERE listing MATCH ? ORDER BY round(bm25(listing), 9), id LIMIT ?",
-            (" OR ".join(f'"{word}"' for word in words[:_MOST_WORDS]), limit),
+            (" OR ".join(f'"{word}"' for word in words[:64]), limit),
         )
         return tuple(identifier for (identifier,) in rows)
 
     def close(self) -> None:
-        """Free the index."""
         self._connection.close()

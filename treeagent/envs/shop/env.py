@@ -28,13 +28,12 @@ class ShopOptions:
     page_size: int = Field(default=5, ge=1, le=50)
     """Products on a page of results."""
     labels: Literal["id", "number"] = "id"
-    """The label of a product on a page of results, which a click on it must name: its id, as in WebShop, or its number
-    on the page, which a very small model copies more reliably."""
+    """What a click on a product of a page of results must name: its id, as in WebShop, or its number on the page, which
+    a very small model copies more reliably."""
     catalogue_seed: int = 0
     """Seed of the catalogue and its goals. Another seed gives another store."""
     difficulty: int = Field(default=3, ge=1, le=5)
-    """A higher value means more required attributes and options, more near-duplicates, and more attributes that titles
-    do not show."""
+    """More required attributes and options, more near-duplicates, and more attributes that titles do not show."""
 
 
 TOOLS = (
@@ -66,10 +65,6 @@ class Session:
     query: str = ""
     opened: tuple[str, ...] = ()
 
-    def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for two sessions only if all further actions have the same results in both."""
-        return (self.page, self.results, self.number, self.product_id, self.chosen)
-
     def listed(self, options: ShopOptions) -> dict[str, str]:
         """Return the ids on the current page of results, by label."""
         ids = self.results[self.number * options.page_size : (self.number + 1) * options.page_size]
@@ -79,54 +74,9 @@ class Session:
         return (self.number + 1) * options.page_size >= len(self.results)
 
 
-def text_call(text: str) -> ToolCall:
-    """Parse a text in WebShop's grammar into a call. The action's name is case-insensitive."""
-    match = _TEXT_CALL.fullmatch(text)
-    if match is None:
-        raise CallRefused("write search[words] or click[button]")
-    searches = match[1].lower() == "search"
-    return ToolCall("search" if searches else "click", {"query" if searches else "button": match[2]})
-
-
-def action_and_target(call: ToolCall) -> tuple[str, str]:
-    """Return the action of a call (``search``, ``next``, ``back``, ``home``, ``buy``, or ``click``) and its target."""
-    target = plain(" ".join(map(str, call.arguments.values())))
-    if not target:
-        raise CallRefused("nothing between the brackets")
-    return (_BUTTONS.get(target, "click") if call.name == "click" else call.name), target
-
-
-def plain(text: str) -> str:
-    """Return the text in lower case, without redundant spaces."""
-    return " ".join(text.lower().split())
-
-
-def dollars(price: float) -> str:
+def _dollars(price: float) -> str:
     """Format a price: ``$54``, or ``$54.99`` if there are cents."""
     return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
-
-
-def results_page(products: Mapping[str, Product], more: bool) -> str:
-    """Write a page of results: one line per product, starting with its label. ``more`` adds the button "next >"."""
-    lines = [f"{label} {product.title} {dollars(product.price)}" for label, product in products.items()]
-    return "\n".join((*lines, "next >") if more else lines)
-
-
-def product_page(product: Product, *, distinct: bool) -> str:
-    """Write a product page: title and price, features, and one line per option group.
-
-    ``distinct`` writes ``Red/Blue`` instead of ``red, blue``: with other tokens than in instructions and titles, a very
-    small model learns much sooner to distinguish what the page offers from what the instruction asks for.
-    """
-    brand = f" by {product.brand}" if product.brand else ""
-    style, between = (str.capitalize, "/") if distinct else (str, ", ")
-    return "\n".join(
-        (
-            f"{product.title}{brand} {dollars(product.price)}",
-            f"features: {', '.join(map(style, product.details))}",
-            *(f"{group}: {between.join(map(style, values))}" for group, values in product.options),
-        )
-    )
 
 
 MAX_RESULTS = 50
@@ -134,12 +84,9 @@ MAX_RESULTS = 50
 
 
 class ShopEnv(ToolEnv[Goal, Session]):
-    """A WebShop-style store: search, open, compare, choose options, buy.
-
-    The actions are WebShop's two, as texts (``search[words]``, ``click[button]``) or as tool calls. The reward is
-    WebShop's at the purchase, and 0 before; success is a reward of 1. Unlike in WebShop, search is possible from every
-    page, and a product's features are on its page instead of behind further links.
-    """
+    """A WebShop-style store: search, open, compare, choose options, buy. The actions and the reward of the purchase are
+    WebShop's; success is a reward of 1. Unlike there, search is possible from every page, and a product's features are
+    on its page."""
 
     options_type: type[ShopOptions] = ShopOptions
     key_type = Goal
@@ -158,7 +105,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
 
     def _index(self, texts: Mapping[str, str]) -> None:
         self._engine = SearchEngine(texts)
-        # The results of a query never change, and tree search repeats the same queries often.
+        # Tree search repeats the same queries often.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -178,11 +125,19 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return purchase_reward(product, chosen, goal)
 
     def read(self, action: str | ToolCall) -> ToolCall:
-        return super().read(action) if isinstance(action, ToolCall) else text_call(action)
+        """Parse an action. In a text, the name of the action is case-insensitive."""
+        if isinstance(action, ToolCall):
+            return super().read(action)
+        if (match := _TEXT_CALL.fullmatch(action)) is None:
+            raise CallRefused("write search[words] or click[button]")
+        searches = match[1].lower() == "search"
+        return ToolCall("search" if searches else "click", {"query" if searches else "button": match[2]})
 
     def act(self, call: ToolCall) -> str:
-        before = self.visit
-        name, target = action_and_target(call)
+        target = " ".join(" ".join(map(str, call.arguments.values())).lower().split())
+        if not target:
+            raise CallRefused("nothing between the brackets")
+        before, name = self.visit, _BUTTONS.get(target, "click") if call.name == "click" else call.name
         self.visit = self._next_session(before, name, target)
         return self._shown(before, self.visit)
 
@@ -193,7 +148,8 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self.reward(self._product(self.visit), self.visit.chosen, self.key)
 
     def state_key(self) -> str:
-        return f"{self.task.id} {self.visit.key()}"
+        visit = self.visit
+        return f"{self.task.id} {(visit.page, visit.results, visit.number, visit.product_id, visit.chosen)}"
 
     def demonstrator(self, noise: float) -> "ShopDemonstrator | None":
         return ShopDemonstrator(self, self.catalogue, self.options, noise)
@@ -205,7 +161,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self.catalogue.products[session.product_id]
 
     def _next_session(self, session: Session, name: str, target: str) -> Session:
-        """Return the session after an action. ``name`` and ``target`` are the results of ``action_and_target``."""
+        """Return the session after the action ``name``: search, click, or one of ``_BUTTONS``."""
         match name, session.page:
             case "search", _:
                 return Session("results", self._search(target, MAX_RESULTS), query=target, opened=session.opened)
@@ -247,11 +203,22 @@ class ShopEnv(ToolEnv[Goal, Session]):
             case "product" if before.page == "product":
                 return f"chosen: {', '.join(value for _, value in session.chosen)}"
             case "product":
-                return product_page(self._product(session), distinct=self._distinct)
+                return self._product_page(self._product(session))
         if not session.results:
             return "no results"
-        products = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
-        return results_page(products, more=not session.last_page(self.options))
+        found = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
+        lines = [f"{label} {product.title} {_dollars(product.price)}" for label, product in found.items()]
+        return "\n".join(lines if session.last_page(self.options) else [*lines, "next >"])
+
+    def _product_page(self, product: Product) -> str:
+        """Title and price, features, and one line per option group. The generated store writes ``Red/Blue``: with other
+        tokens than in instructions, a very small model learns sooner to distinguish what the page offers."""
+        brand = f" by {product.brand}" if product.brand else ""
+        style, between = (str.capitalize, "/") if self._distinct else (str, ", ")
+        lines = [f"{product.title}{brand} {_dollars(product.price)}"]
+        lines.append(f"features: {', '.join(map(style, product.details))}")
+        lines += [f"{group}: {between.join(map(style, values))}" for group, values in product.options]
+        return "\n".join(lines)
 
 
 _MISREADS = 0.2
@@ -259,12 +226,9 @@ _MISREADS = 0.2
 
 
 class ShopDemonstrator:
-    """Searches, opens a product that fits, checks every requirement on its page, chooses the options and buys.
-
-    A thought compares what the conversation shows with what the instruction asks for, even if the action is then an
-    error. With probability ``noise``, a decision is an error: a query without most keywords, another product or a
-    misread id, a wrong or forgotten option, or a purchase despite a mismatch.
-    """
+    """Searches, opens a product that fits, checks every requirement on its page, chooses the options and buys. A
+    thought compares what the conversation shows with what the instruction asks for. With probability ``noise``, a
+    decision errs: a sloppy query, another product, a wrong or forgotten option, or a purchase despite a mismatch."""
 
     def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
         self._env, self._catalogue, self._options = env, catalogue, options
@@ -321,8 +285,9 @@ class ShopDemonstrator:
             judgements.append(f"{what} {'yes' if holds else 'no'}")
             if not holds:
                 return " . ".join(judgements), leaves
-        judgements.append(_price(goal, product))
-        if product.price > goal.price_limit:
+        over = product.price > goal.price_limit
+        judgements.append(f"{product.price:.0f} {'over' if over else 'under'} {goal.price_limit:.0f}")
+        if over:
             return " . ".join(judgements), leaves
         missing = [value for value in goal.options if value not in chosen.values()]
         if not missing:
@@ -362,7 +327,3 @@ def _title_words(goal: Goal, product: Product) -> int:
     """Return the number of words of the query that are in the title."""
     title = product.title.split()
     return sum(word in title for word in _query(goal).split())
-
-
-def _price(goal: Goal, product: Product) -> str:
-    return f"{product.price:.0f} {'under' if product.price <= goal.price_limit else 'over'} {goal.price_limit:.0f}"

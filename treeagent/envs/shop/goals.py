@@ -27,11 +27,8 @@ class Goal:
 
 
 class GeneratedGoals:
-    """Goals drawn from a generated catalogue, until no new ones are found.
-
-    Splits have different target products. A hash of the requirements also assigns each goal to one split, so no
-    instruction of one split is a rewording of an instruction of another.
-    """
+    """Goals drawn from a generated catalogue. Splits have different target products, and a hash of the requirements
+    assigns each goal to one split, so no instruction of one split is a rewording of one of another."""
 
     def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
         self._catalogue = catalogue
@@ -45,13 +42,13 @@ class GeneratedGoals:
         goals, misses = self._drawn[split], 0
         while len(goals) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)
-            requirements = _requirements(goal)
-            if _is_in_split(goal, split) and requirements not in self._seen:
+            requirements = repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
+            bucket = hashlib.blake2b(requirements.encode(), digest_size=4).digest()[0]
+            misses += 1
+            if split == SPLITS[bucket % len(SPLITS)] and requirements not in self._seen:
                 self._seen.add(requirements)
                 goals.append((goal, instruction))
                 misses = 0
-                continue
-            misses += 1
             if misses > 5000:
                 raise UserError(
                     f"{split} goals {start} to {start + count} are asked for, but this store has about "
@@ -71,25 +68,9 @@ class GeneratedGoals:
         options = tuple(rng.choice(product.options[group][1]) for group in groups)
         # Like WebShop, draw the limit among the next multiples of ten dollars.
         limit = int(product.price) // 10 * 10 + rng.choice((10, 20))
-        goal = Goal(
-            product.id,
-            product.type,
-            product.category,
-            tuple(sorted(product.nouns)),
-            tuple(attributes),
-            options,
-            float(limit),
-        )
+        nouns = tuple(sorted(product.nouns))
+        goal = Goal(product.id, product.type, product.category, nouns, tuple(attributes), options, float(limit))
         return goal, _instruction(rng, goal, product)
-
-
-def _requirements(goal: Goal) -> str:
-    return repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
-
-
-def _is_in_split(goal: Goal, split: Split) -> bool:
-    bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0]
-    return split == SPLITS[bucket % len(SPLITS)]
 
 
 def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
@@ -129,10 +110,6 @@ def purchase_reward(product: Product, chosen: Sequence[tuple[str, str]], goal: G
 
 def reward_of(product: Product, goal: Goal, attributes: int, options: int) -> float:
     """Return r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in
-    [0, 1].
-
-    WebShop's code counts all chosen options that match, which can be more than the goal asks for. Here the count is
-    capped, as in the paper's equation.
-    """
+    [0, 1]. The matched options are at most those of the goal, as in the paper's equation, but not in WebShop's code."""
     matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
     return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)
