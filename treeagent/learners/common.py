@@ -21,7 +21,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl.trainer import utils as trl_utils
@@ -41,8 +41,6 @@ epochs."""
 _STATE = "trainer_state.json"
 """The file that transformers writes last, so that a checkpoint with it is complete."""
 _BEST = "best.safetensors"
-_ROUTER = ("output_router_logits", "router_aux_loss_coef")
-"""Names that TRL's supervised trainer sets in the configuration of a mixture of experts, which is saved with it."""
 
 
 class Hooks(TypedDict, total=False):
@@ -53,45 +51,37 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives the number of steps done and the total number of steps."""
     validate: Callable[[], float] | None
-    """Scores the model's current weights, higher is better; also called before the first step, and only in the first
-    process."""
+    """Scores the model's current weights, higher is better; also called before the first step."""
     checkpoint_dir: Path | None
     """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The result of a training."""
+    """The result of a training; the model holds the weights of the best validation (step 0: the initial ones)."""
 
     steps: int
-    """Optimiser steps taken, including those before a resumption."""
     metrics: Mapping[str, float]
     """The last row of metrics."""
     best_validation: float | None
-    """The highest validation score; ``None`` without a validation."""
     best_step: int | None
-    """The step of the best validation, whose weights the model holds; 0 means the initial weights."""
     seconds: float
     """Wall time of this call."""
 
 
 def as_dataset(rows: Sequence[Any] | Dataset) -> Dataset:
-    """The rows of a view as a data set with one column for each field; a data set stays as it is."""
+    """The rows of a view as a data set in memory; a data set, such as one of ``Dataset.from_generator``, stays."""
     return rows if isinstance(rows, Dataset) else Dataset.from_list([asdict(row) for row in rows])
 
 
 class Batches(Sampler[list[int]]):
-    """Batches of rows that belong together, by length or by group, in an order that depends on seed and epoch alone."""
+    """Batches of rows of similar ``lengths`` (in tokens), or of one group if ``groups`` are given, in an order that
+    depends on seed and epoch alone."""
 
     drop_last = False  # accelerate reads it
 
     def __init__(self, lengths: Iterable[int], batch_size: int, seed: int, groups: Sequence[str] = ()) -> None:
-        """``lengths``: tokens of each row; rows of similar length share a batch. ``groups``: of each row, if given;
-        then rows of one group share a batch."""
-        self.lengths = array("q", lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.groups = groups
+        self.lengths, self.batch_size, self.seed, self.groups = array("q", lengths), batch_size, seed, groups
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -103,26 +93,19 @@ class Batches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         shuffler = random.Random(f"{self.seed}/{self.epoch}")
-        order = self._by_group(shuffler) if self.groups else self._by_length(shuffler)
+        if self.groups:
+            names = list(dict.fromkeys(self.groups))
+            shuffler.shuffle(names)
+            place = {name: number for number, name in enumerate(names)}
+            order = sorted(range(len(self.groups)), key=lambda row: place[self.groups[row]])
+        else:
+            order, pool = list(range(len(self.lengths))), self.batch_size * _POOL
+            shuffler.shuffle(order)
+            for start in range(0, len(order), pool):
+                order[start : start + pool] = sorted(order[start : start + pool], key=self.lengths.__getitem__)
         starts = list(range(0, len(order), self.batch_size))
         shuffler.shuffle(starts)
         return (order[start : start + self.batch_size] for start in starts)
-
-    def _by_length(self, shuffler: random.Random) -> list[int]:
-        order = list(range(len(self.lengths)))
-        shuffler.shuffle(order)
-        pool = self.batch_size * _POOL
-        for start in range(0, len(order), pool):
-            order[start : start + pool] = sorted(order[start : start + pool], key=self.lengths.__getitem__)
-        return order
-
-    def _by_group(self, shuffler: random.Random) -> list[int]:
-        members: dict[str, list[int]] = {}
-        for row, group in enumerate(self.groups):
-            members.setdefault(group, []).append(row)
-        names = list(members)
-        shuffler.shuffle(names)
-        return [row for name in names for row in members[name]]
 
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:
@@ -162,6 +145,7 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,
         "remove_unused_columns": False,
+        "router_aux_loss_coef": 0.0,  # the load of experts is defined on whole rows, not on packs
         "report_to": "none",
         "disable_tqdm": True,
     }
@@ -171,19 +155,17 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
 def lent(
     model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Lend a model to a trainer. Yields the trainer's arguments.
+    """Lend a model to a trainer, with the value head as a submodule. Yields the trainer's arguments.
 
-    Inside, the value head is a submodule of the model, and weights that are all trained are in float32: in bfloat16
-    most steps are smaller than half of a weight's last digit. Without Triton, TRL would run the language-model head
-    over every position, which takes 30 % of a step on a CPU; here it runs over labelled positions only.
+    Weights that are all trained are in float32 meanwhile: in bfloat16 most steps are smaller than half of a weight's
+    last digit. Without Triton, TRL would run the language-model head over every position (30 % of a step on a CPU);
+    here it runs over labelled positions only.
     """
     whole, dtype = not isinstance(model, PeftModel), model.dtype  # PEFT's adapters are in float32
     if head is not None:
         model.value_head = head.to(model.device)
-    text_config = model.config.get_text_config()
-    router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
-    if whole and dtype.itemsize < torch.float32.itemsize:
-        _convert(model, torch.float32)
+    if whole:
+        _convert(model, max(dtype, torch.float32, key=lambda each: each.itemsize))
     labelled_only = patch.object(trl_utils, "_use_triton", lambda device: True)
     try:
         with tempfile.TemporaryDirectory(prefix="treeagent-") as spare, labelled_only, no_old_names():
@@ -193,8 +175,6 @@ def lent(
             del model.value_head
         for module in (model, base_model(model)):
             module.__dict__.pop("forward", None)  # TRL's fused head
-        for name, value in router.items():
-            setattr(text_config, name, value)
         if whole:
             _convert(model, dtype)
         model.zero_grad()
@@ -210,8 +190,8 @@ def _convert(model: Model, dtype: torch.dtype) -> None:
 class Learner(Trainer):
     """What all learners change in a Trainer; it must precede TRL's trainer among the base classes."""
 
-    args: Any  # a subclass of TrainingArguments, which differs by trainer
-    model: Any  # the base class also allows None or a bare module, which never occur here
+    args: Any
+    model: Any
     train_dataset: Any
     batches: Batches
     watch: "Watch"
@@ -231,9 +211,8 @@ class Learner(Trainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         if self.optimizer is None and self.optimiser == "muon":
-            self.optimizer = MuonAdamW(
-                self.model, learning_rate=self.args.learning_rate, weight_decay=self.args.weight_decay
-            )
+            rate, decay = self.args.learning_rate, self.args.weight_decay
+            self.optimizer = MuonAdamW(self.model, learning_rate=rate, weight_decay=decay)
         return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -293,20 +272,14 @@ def diverged(what: str) -> UserError:
 
 
 class Watch(TrainerCallback, ExportableState):
-    """Observes a trainer: metrics, progress, validation, the best weights, divergence. Its figures are part of
-    checkpoints."""
+    """Observes a trainer: metrics, progress, the best weights, divergence. Checkpoints hold its figures."""
 
     def __init__(self, model: nn.Module, config: OptimiserConfig, hooks: Hooks) -> None:
-        self.model = model
-        self.config = config
+        self.model, self.config, self.validate = model, config, hooks.get("validate")
         self.on_metrics = hooks.get("on_metrics") or (lambda row: None)
         self.on_progress = hooks.get("on_progress") or (lambda done, total: None)
-        self.validate = hooks.get("validate")
-        self.best = dict[str, Tensor]()
-        """The best weights that were validated; empty without a validation."""
-        self.step = 0
-        self.finished = False
-        self.metrics = dict[str, float]()
+        self.best, self.metrics = dict[str, Tensor](), dict[str, float]()
+        self.step, self.finished = 0, False
         self.best_validation: float | None = None
         self.best_step: int | None = None
         self.stale = 0
@@ -325,24 +298,17 @@ class Watch(TrainerCallback, ExportableState):
         if (checkpoint / _BEST).exists():
             self.best = load_file(checkpoint / _BEST, device=str(next(self.model.parameters()).device))
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         if state.global_step == 0 and self.validate:
             self._validate(state)
         self.on_progress(state.global_step, state.max_steps)
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self.model.parameters() if each.grad is not None])
         if not torch.isfinite(norm).all():
             raise diverged(f"the gradient norm is {norm.item()} at step {state.global_step + 1}")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         self.step = state.global_step
         last = self.step >= state.max_steps
         if self.validate and (last or self.step % self.config.validate_every == 0):
@@ -352,21 +318,13 @@ class Watch(TrainerCallback, ExportableState):
         if control.should_training_stop:
             self.finished = control.should_log = True
             control.should_save = args.save_strategy != "no"
-        # A row of metrics is a mean since the last row. No row may span a checkpoint, or a resumed run would log
-        # different rows.
+        # No row of metrics (a mean since the last one) spans a checkpoint, or a resumed run would log other rows.
         control.should_log |= control.should_save
         self.on_progress(self.step, state.max_steps)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, object] | None = None,
-        **kwargs: object,
-    ) -> None:
-        if logs and "loss" in logs:  # the summary that closes a training has none
-            numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **told: Any) -> None:
+        if "loss" in told["logs"]:  # the summary that closes a training has none
+            numbers = {name: float(value) for name, value in told["logs"].items() if isinstance(value, int | float)}
             self.metrics = {"step": float(state.global_step), **numbers}
             self.on_metrics(self.metrics)
 
@@ -399,21 +357,17 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             parameter.copy_(weights[name])
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a training in a folder, if any."""
-    complete = [path.parent for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_STATE}")]
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
 def fit(trainer: Learner, config: OptimiserConfig, batches: Batches, hooks: Hooks) -> TrainResult:
-    """Run a trainer to its end, from the last checkpoint if an earlier run of the same call was cut short."""
+    """Run a trainer to its end, from the newest complete checkpoint if an earlier run of the call was cut short."""
     start = time.perf_counter()
     trainer.batches, trainer.optimiser = batches, config.optimiser
     trainer.watch = watch = Watch(trainer.model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
-    folder = hooks.get("checkpoint_dir")
-    checkpoint = newest_checkpoint(folder) if folder else None
+    folder, checkpoint = hooks.get("checkpoint_dir"), None
+    if folder:
+        complete = [path.parent for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_STATE}")]
+        checkpoint = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
     if checkpoint:
         watch.resume(checkpoint)
         trainer._total_train_tokens = int(watch.metrics.get("num_tokens", 0))  # TRL counts from 0 again

@@ -37,11 +37,9 @@ def train_distil(
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
     where log π(a|s) is the sum over the |a| sampled tokens of candidate a, with logits divided by the sampling
-    ``temperature``. With Z(s) = Σ_a π(a|s), the numerator is -Σ_a π' log (π/Z) - log Z: AlphaZero's loss, and a term
-    that keeps probability on the candidates, since a language model has other actions, too.
+    ``temperature``: AlphaZero's loss, and a term that keeps probability on the candidates.
 
-    Metrics: ``loss`` (nats a token), ``kl`` (KL(π' || π), nats a state), ``entropy`` (nats a token), ``num_tokens``
-    (of all candidates, each with its prompt), ``grad_norm``.
+    Metrics: ``loss`` and ``entropy`` (nats a token), ``kl`` (KL(π' || π), nats a state), ``num_tokens``, ``grad_norm``.
     """
     data = as_dataset(rows)
     if not len(data):
@@ -52,12 +50,7 @@ def train_distil(
     with lent(model, config, hooks) as arguments:
         trainer = _DistilTrainer(
             model=model,
-            args=SFTArguments(
-                **arguments,
-                max_length=None,
-                dataset_kwargs={"skip_prepare_dataset": True},
-                router_aux_loss_coef=0.0,  # the load of experts is defined on whole rows, not on packs
-            ),
+            args=SFTArguments(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
             train_dataset=data,
             processing_class=tokenizer,
             data_collator=_collate,
@@ -65,15 +58,13 @@ def train_distil(
         if temperature != 1:  # TRL scores at temperature 1
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=("log_probs", "entropy"))
         groups = () if why_unpackable(model) else data["task_id"]
-        return fit(
-            trainer, config, Batches(map(len, data["prompt_ids"]), config.batch_size, config.seed, groups), hooks
-        )
+        batches = Batches(map(len, data["prompt_ids"]), config.batch_size, config.seed, groups)
+        return fit(trainer, config, batches, hooks)
 
 
 def _collate(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """One row per candidate with π' > 0, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
-    ``sampled_ids`` (-100 except at sampled tokens), ``targets`` (π' at these tokens, else 0); ``floor`` is the entropy
-    of π' of each state, in nats. No tensor is named ``labels``, whose tokens a Trainer would count."""
+    """One row per candidate with π' > 0, as (candidates, longest) tensors; ``sampled_ids`` are -100 except at sampled
+    tokens, ``targets`` π' at these tokens, else 0. ``floor`` is the entropy of π' of each state, in nats."""
     learnt = [[each for each in row["candidates"] if each["target"] > 0] for row in rows]
     candidates = [(row["prompt_ids"], each) for row, kept in zip(rows, learnt, strict=True) for each in kept]
     scored = [

@@ -37,8 +37,7 @@ def train_dpo(
     μ(rejected)]. μ is the policy that sampled the pair at ``temperature``; its stored log-probabilities replace the
     reference model. Log-probabilities are sums over sampled tokens; observations do not count.
 
-    Metrics are TRL's: ``loss``, ``rewards/margins`` (h, in nats), ``rewards/accuracies`` (share of pairs with h > 0)
-    and others.
+    Metrics are TRL's: ``loss``, ``rewards/margins`` (h, in nats), ``rewards/accuracies`` (share with h > 0) and others.
     """
     data = as_dataset(pairs)
     if not len(data):
@@ -60,19 +59,16 @@ def train_dpo(
         )
         if isinstance(model, PeftModel):
             model.delete_adapter("ref")  # TRL's copy of the adapter, made for its reference
-        if temperature != 1:  # TRL scores at temperature 1, to which the stored log-probabilities would not correspond
+        if temperature != 1:  # TRL scores at temperature 1
             outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
-        lengths = (
-            len(pair["context_ids"]) + max(len(pair[side]["token_ids"]) for side in ("chosen", "rejected"))
-            for pair in data
-        )
+        sides = ("chosen", "rejected")
+        lengths = (len(each["context_ids"]) + max(len(each[side]["token_ids"]) for side in sides) for each in data)
         return fit(trainer, config, Batches(lengths, config.batch_size, config.seed), hooks)
 
 
 def _collate(pairs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Pairs as (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) reference
-    log-probabilities."""
+    """(2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) reference log-probabilities."""
     sides = [(pair["context_ids"], pair[side]) for side in ("chosen", "rejected") for pair in pairs]
     completion = [[*[False] * len(context), *side["mask"]] for context, side in sides]
     logps = [sum(compress(side["logprobs"], side["mask"])) for _, side in sides]

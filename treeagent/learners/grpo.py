@@ -32,11 +32,10 @@ def train_grpo(
     changes ``model`` in place.
 
     The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ, and μ is the policy
-    that sampled the token at ``temperature``; it is also the reference of the KL term. Tokens outside the mask
-    get exactly no gradient.
+    that sampled the token at ``temperature``, also the reference of the KL term. Other tokens get no gradient.
 
-    Metrics: ``loss`` (advantage units), ``entropy``, ``kl`` and ``anchor`` (nats a token), ``logp_difference`` (mean
-    |log ρ|, in nats: before the first step it measures how stale the rows are), ``clip_ratio/*``, ``grad_norm``.
+    Metrics: ``loss`` (advantage units), ``entropy``, ``kl``, ``anchor`` and ``logp_difference`` (mean |log ρ|: before
+    the first step how stale the rows are), in nats a token, ``clip_ratio/*``, ``grad_norm``.
     """
     data = as_dataset(rows)
     kept = [index for index, row in enumerate(data) if any(row["mask"])]
@@ -47,7 +46,7 @@ def train_grpo(
     with lent(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
             model=model,
-            reward_funcs=_no_reward,
+            reward_funcs=lambda **unused: [],  # required, but nothing is generated that it would score
             args=GRPOArguments(
                 **arguments,
                 loss_type=config.loss_type,
@@ -73,14 +72,9 @@ _MEANS_OVER_ROWS = ("grpo", "dr_grpo", "sapo", "luspo")
 """Losses that are means over the rows of a batch."""
 
 
-def _no_reward(completions: Sequence[object], **columns: object) -> list[float | None]:
-    """A placeholder: TRL requires a reward function, but the stage that would call it is replaced."""
-    return [0.0] * len(completions)
-
-
 def _collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Rows as the (rows, tokens) tensors that TRL's loss reads. Every "prompt" has the length of the shortest one; the
-    rest goes untrained to the "completion", since padding on the left would shift absolute positions."""
+    """Rows as the (rows, tokens) tensors that TRL's loss reads. Every "prompt" is as long as the shortest one, and the
+    rest goes untrained to the "completion": padding on the left would shift absolute positions."""
     rows = [AdvantageRow(**item) for item in items]
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
@@ -108,13 +102,10 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     anchor: float
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[dict[str, Any]], Any]:
-        """The batches of an optimiser step, each with figures of all of them: trained tokens as TRL scales them,
-        tokens with a positive advantage, and the batch's weight in a mean over rows."""
+        """The batches of an optimiser step, each with figures of all of them."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
-        counts = torch.stack(
-            [torch.stack([batch["tool_mask"].sum(), (batch["advantages"] > 0).sum()]) for batch in batches]
-        )
-        trained, positives = self.accelerator.reduce(counts.sum(0))
+        counts = [torch.stack([batch["tool_mask"].sum(), (batch["advantages"] > 0).sum()]) for batch in batches]
+        trained, positives = self.accelerator.reduce(torch.stack(counts).sum(0))
         rows = sum(len(batch["prompt_ids"]) for batch in batches)
         for batch in batches:
             batch["num_items_in_batch"] = trained * self.args.steps_per_generation / len(batches)
@@ -148,20 +139,13 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         input_ids: Tensor,
         attention_mask: Tensor,
         logits_to_keep: int,
-        compute_aux_loss: bool = False,
         **unused: object,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor, None]:
         """Log-probabilities and entropies (rows, logits_to_keep), 0 at untrained tokens: the KL term exp(0 - log π)
         would overflow at an observation that is unlikely under the policy."""
         trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep, 0))
-        router = {"output_router_logits": True} if compute_aux_loss else {}
+        labels = input_ids.where(trained, -100)
         with self.accelerator.autocast():
-            outputs = model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                labels=input_ids.where(trained, -100),
-                fused_lm_head=True,
-                **router,
-            )
+            outputs = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True)
         self._logps = outputs.log_probs[:, -logits_to_keep:]
-        return self._logps, outputs.entropy[:, -logits_to_keep:], outputs.aux_loss
+        return self._logps, outputs.entropy[:, -logits_to_keep:], None

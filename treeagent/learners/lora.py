@@ -13,17 +13,20 @@ from treeagent.types import UserError
 
 
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
-    """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself.
-
-    A model that has an adapter keeps it, if it fits ``config``. A new one changes no output before it is trained; its
-    initial weights depend only on ``seed``.
-    """
+    """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself. A model that
+    has an adapter keeps it, if it fits ``config``."""
     if config is None:
         return model
-    if isinstance(model, PeftModel):
-        _refuse_different(model, config)
-        return model
     name, targets = type(model).__name__, config.targets
+    if isinstance(model, PeftModel):
+        own = model.active_peft_config
+        if own.r != config.rank or (targets != "all-linear" and set(targets) != own.target_modules):
+            raise UserError(
+                f"the checkpoint's adapter has rank {own.r} on {sorted(own.target_modules)}, but lora asks for rank "
+                f"{config.rank} on {targets}: restore these settings, or make it part of its base (treeagent export) "
+                "to begin another"
+            )
+        return model
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=config.rank,
@@ -37,26 +40,11 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
         except ValueError as error:  # no layer has this name, or LoRA cannot adapt such a layer
             raise UserError(f"lora.targets {targets} do not fit {name}: {error}") from error
     embedding, head = adapted.get_input_embeddings(), adapted.get_output_embeddings()
-    if isinstance(embedding, BaseTunerLayer) and head is not None and head.weight is embedding.weight:
-        raise UserError(
-            f"lora.targets {targets} name the input embedding of {name}, whose weights are also those of its "
-            "language-model head, which a merged adapter would change: leave it out"
-        )
-    if isinstance(head, BaseTunerLayer):
-        raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
+    shared = isinstance(embedding, BaseTunerLayer) and head is not None and head.weight is embedding.weight
+    if shared or isinstance(head, BaseTunerLayer):
+        part = "an input embedding that is also " if shared else ""
+        raise UserError(f"lora.targets {targets} name {part}the language-model head of {name}: leave it out")
     # The last part of a name is the same in every layer, so an adapter of any depth can be compared with the settings.
     adapter_config = adapted.active_peft_config
     adapter_config.target_modules = {target.rpartition(".")[2] for target in adapter_config.target_modules}
     return adapted
-
-
-def _refuse_different(model: PeftModel, config: LoraConfig) -> None:
-    """An update cannot change the shape of an adapter."""
-    current = model.active_peft_config
-    targets = config.targets if isinstance(config.targets, str) else set(config.targets)
-    if current.r != config.rank or targets not in ("all-linear", current.target_modules):
-        raise UserError(
-            f"the checkpoint's adapter has rank {current.r} on {sorted(current.target_modules)}, but lora "
-            f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
-            "make it part of its base (treeagent export) to begin another"
-        )

@@ -19,7 +19,9 @@ class MuonAdamW(AdamW):
 
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
         """Optimise all trainable parameters of ``model``."""
-        embeddings = _embeddings(model)
+        outputs = [each.get_output_embeddings() for each in model.modules() if isinstance(each, PreTrainedModel)]
+        inputs = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+        embeddings = {id(each.weight) for each in (*inputs, *outputs) if each is not None}
         trained = {id(each): each for each in model.parameters() if each.requires_grad}.values()
         matrices = [each for each in trained if each.ndim == 2 and id(each) not in embeddings]
         others = [each for each in trained if each.ndim != 2 or id(each) in embeddings]
@@ -29,15 +31,11 @@ class MuonAdamW(AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Trainers pass no closure
         groups = self.param_groups
-        for group in groups:
-            if group["muon"]:
-                self._orthogonal_step(group)
         self.param_groups = [group for group in groups if not group["muon"]]
         super().step()
         self.param_groups = groups
-
-    def _orthogonal_step(self, group: dict[str, Any]) -> None:
-        for weight in group["params"]:
+        matrices = ((weight, group) for group in groups if group["muon"] for weight in group["params"])
+        for weight, group in matrices:
             if weight.grad is None:
                 continue
             state = self.state[weight]
@@ -49,13 +47,6 @@ class MuonAdamW(AdamW):
             weight.mul_(1 - group["lr"] * group["weight_decay"])
             # Scale to the size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.
             weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
-
-
-def _embeddings(model: nn.Module) -> set[int]:
-    """The ``id`` of the weight of every input and output embedding."""
-    outputs = [module.get_output_embeddings() for module in model.modules() if isinstance(module, PreTrainedModel)]
-    inputs = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    return {id(module.weight) for module in (*inputs, *outputs) if module is not None}
 
 
 def orthogonal(matrix: Tensor, iterations: int = 5) -> Tensor:

@@ -5,8 +5,9 @@ stay those of separate rows."""
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from treeagent.generators.attention import additive, backbone, base_model, unmasked
 from treeagent.types import UserError
@@ -22,12 +22,11 @@ from treeagent.types import UserError
 Model = PreTrainedModel | PeftModel
 
 _MOST_TOKENS = 16_384
-"""Most tokens of a pack. A longer row is a separate pack."""
+"""Most tokens of a pack."""
 _WIDTH_STEP = 16
 """Difference, in tokens, between the widths of packs that are compared."""
 _WIDE = 1024
-"""Width of packs, in tokens, from which attention is computed in blocks. A narrow pack has a mask, which grows with the
-square of the width."""
+"""Width of packs, in tokens, from which attention is computed in blocks: a mask grows with its square."""
 _BLOCK = 512
 """Number of queries in a block."""
 _SAVING = 0.9
@@ -56,12 +55,9 @@ def _cost(rows: int, width: int, hidden_size: int) -> int:
 
 
 def pack(rows: Sequence[Sequence[int]], hidden_size: int, most_tokens: int = _MOST_TOKENS) -> Packed:
-    """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens; a longer row is a
-    separate pack. Of several widths up to the bound, the cheapest is taken.
-
-    In lexicographic order, the longest prefix that a row shares with any earlier row is the one that it shares with
-    the row before it. So each pack takes consecutive rows of that order.
-    """
+    """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens, of the cheapest width; a
+    longer row is a separate pack."""
+    # In this order the longest prefix that a row shares with any earlier one is the one it shares with the one before.
     order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
     shared = [0, *(_common_length(rows[before], rows[row]) for before, row in pairwise(order))]
     lengths = [len(rows[row]) for row in order]
@@ -72,8 +68,7 @@ def pack(rows: Sequence[Sequence[int]], hidden_size: int, most_tokens: int = _MO
         (_pack_starts(lengths, shared, width) for width in widths),
         key=lambda filled: _cost(len(filled[0]), filled[1], hidden_size),
     )
-    ids = torch.zeros(len(starts), width, dtype=torch.long)
-    positions = torch.zeros(len(starts), width, dtype=torch.long)
+    ids, positions = torch.zeros(2, len(starts), width, dtype=torch.long)
     ends = torch.arange(1, width + 1).repeat(len(starts), 1)  # padding attends to itself, or softmax gives NaN
     flat_indices = torch.zeros(len(rows), longest, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
@@ -111,24 +106,17 @@ def _pack_starts(lengths: Sequence[int], shared: Sequence[int], width: int) -> t
 
 @contextmanager
 def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
-    """A context in which the language-model head reads only the hidden states at ``flat_indices``, as (1, states,
-    hidden_size)."""
+    """A context in which the language-model head reads only the states at ``flat_indices``: (1, states, hidden)."""
 
-    def pick(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
-        assert output.last_hidden_state is not None
+    def pick(module: nn.Module, arguments: object, output: Any) -> None:
         output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[flat_indices][None]
-        return output
 
-    hook = backbone(model).register_forward_hook(pick)
-    try:
+    with backbone(model).register_forward_hook(pick):
         yield
-    finally:
-        hook.remove()
 
 
 def pack_mask(model: Model, ends: Tensor) -> Tensor:
-    """The ``attention_mask`` with which ``model`` runs on packs: (packs, 1, width, width), or for a wide pack
-    ``ends``, (packs, 1, 1, width), since the mask would take memory that grows with the square of the width."""
+    """The ``attention_mask`` of packs: (packs, 1, width, width), or for a wide pack ``ends``, (packs, 1, 1, width)."""
     base, width = base_model(model), ends.shape[1]
     if width > _WIDE and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
         return ends[:, None, None]
@@ -145,40 +133,25 @@ def _sdpa(
     dropout: float = 0.0,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """The attention "sdpa" of transformers, which also takes ``ends`` of packs as a mask of integers: one block of
+    """The attention "sdpa" of transformers, which also takes ``ends`` of packs (integers) as a mask: one block of
     queries at a time, whose mask the backward pass makes again."""
     if attention_mask is None or attention_mask.is_floating_point() or attention_mask.dtype == torch.bool:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, **arguments)
     ends, width = attention_mask.flatten(1), query.shape[2]
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
-        output: Tensor = sdpa_attention_forward(module, query, key, value, seen, dropout, **arguments)[0]
-        return output
 
     def block(query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
         last = first + query.shape[2]
         keys = torch.arange(last, device=query.device)
         queries = keys[first:, None]
         seen = (keys <= queries) & (queries < ends[:, None, None, :last])
-        return attend(query, key[:, :, :last], value[:, :, :last], seen)
-
-    # The first row of every pack is causal as it stands, up to the first token without a token below it.
-    childless = ends == torch.arange(1, width + 1, device=ends.device)
-    row = int(childless.int().argmax(1).min()) + 1
-    blocks = [attend(query[:, :, :row], key[:, :, :row], value[:, :, :row], None)]
-    blocks += [
-        checkpoint(
-            block,
-            query[:, :, first : min(first + _BLOCK, width)],
-            key,
-            value,
-            first,
-            use_reentrant=False,
-            preserve_rng_state=dropout > 0,
+        attended = sdpa_attention_forward(
+            module, query, key[:, :, :last], value[:, :, :last], seen, dropout, **arguments
         )
-        for first in range(row, width, _BLOCK)
-    ]
-    return torch.cat(blocks, 1), None
+        return cast(Tensor, attended[0])
+
+    again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropout > 0)
+    starts = range(0, width, _BLOCK)
+    return torch.cat([again(query[:, :, first : first + _BLOCK], key, value, first) for first in starts], 1), None
 
 
 AttentionInterface.register("sdpa", _sdpa)
@@ -225,20 +198,13 @@ class Packing:
         }
         return args, {**named, **inputs, "use_cache": False}
 
-    def unpack(self, module: nn.Module, args: object, output: BaseModelOutputWithPast) -> None:
+    def unpack(self, module: nn.Module, args: object, output: Any) -> None:
         """Give each row its own hidden states again. Those of padding are arbitrary."""
-        if not self._packs:
-            return
-        assert output.last_hidden_state is not None
-        output.last_hidden_state = self._rows(output.last_hidden_state)
-        if output.hidden_states is not None:
-            output.hidden_states = tuple(map(self._rows, output.hidden_states))
-
-    def _rows(self, states: Tensor) -> Tensor:
-        return states.flatten(0, 1)[self.flat_indices]
+        if self._packs:
+            output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[self.flat_indices]
 
 
-_OTHER_USES = ("use_cache", "output_attentions", "output_router_logits")
+_OTHER_USES = ("use_cache", "output_attentions", "output_hidden_states", "output_router_logits")
 """Arguments of a forward pass that needs whole rows."""
 
 
@@ -251,27 +217,18 @@ def pack_prefixes(model: Model) -> Iterator[Packing]:
         with pack_prefixes(model):
             trainer.train()
 
-    A batch saves time if its rows share prefixes, as the paths of a tree or the completions of a prompt do; where
-    packs would not be cheaper, rows are computed as they stand. Padding may be on either side. A pass with a cache of
-    keys and values, as in generation, is left alone. A model that cannot be packed is a ``UserError``.
+    Where packs would not be cheaper, and in passes with a cache of keys and values, rows are computed as they stand.
     """
     if reason := why_unpackable(model):
         raise UserError(f"the rows of {type(base_model(model)).__name__} cannot be packed: it {reason}")
     packing, body = Packing(model), backbone(model)
-    handles = [
-        body.register_forward_pre_hook(packing.pack, with_kwargs=True),
-        body.register_forward_hook(packing.unpack),
-    ]
-    try:
+    before = body.register_forward_pre_hook(packing.pack, with_kwargs=True)
+    with before, body.register_forward_hook(packing.unpack):
         yield packing
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def why_unpackable(model: Model) -> str:
-    """Why ``model`` cannot be packed, as a clause that follows "it"; empty if it can. It cannot if a hidden state
-    depends on more than the token's ancestors and depth."""
+    """Why a hidden state depends on more than the token's ancestors and depth, as a clause; empty if it does not."""
     base = base_model(model)
     config = base.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}

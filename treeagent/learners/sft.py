@@ -42,8 +42,7 @@ def train_sft(
     """Train a policy to imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
     The loss of a batch is L = -(1/M) Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked tokens, in
-    nats, plus, if a ``head`` is given, its mean binary cross-entropy over the value positions, times c = 0.5. Rows
-    with nothing to learn are left out, and what the model's context does not hold is cut off.
+    nats, plus, if a ``head`` is given, its mean binary cross-entropy over the value positions, times c = 0.5.
 
     Metrics: ``loss``, ``value_loss`` and ``entropy`` (nats), ``mean_token_accuracy``, ``num_tokens``, ``grad_norm``.
     """
@@ -72,8 +71,7 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_indices`` (states, 2: row and column)
-    and ``value_targets`` (states)."""
+    """(rows, longest) tensors, ``value_indices`` (states, 2: row and column) and ``value_targets`` (states)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     indices = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {

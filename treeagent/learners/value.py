@@ -27,16 +27,13 @@ _CHOSEN_BY = 512
 
 @dataclass(frozen=True, slots=True)
 class ValueResult:
-    """How well the head predicts the returns of held-out tasks. Targets and values are rescaled to [0, 1]."""
+    """How well the head predicts the returns of held-out tasks. Losses are mean cross-entropies in nats."""
 
     epochs: int
-    """Passes taken over the training positions."""
     best_epoch: int
     """The epoch of the head that was kept; 0 is the initial head."""
     train_loss: float
-    """Mean cross-entropy on the training positions in the last epoch, in nats."""
     held_out_loss: float
-    """Mean cross-entropy of the kept head on the held-out positions, in nats."""
     constant_loss: float
     """The held-out loss of a predictor that always gives the training mean."""
     explained_variance: float
@@ -56,10 +53,9 @@ def fit_value(
 ) -> ValueResult:
     """Fit ``head`` to the value targets of rows, in place; ``model`` does not change.
 
-    The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the value v against the target g,
-    both rescaled to [0, 1], averaged over positions; of a head on two layers, the mean of both layers' losses.
-    Features are standardised first, whole tasks are held out, and the head of the epoch with the lowest held-out loss
-    is kept (epoch 0 is the initial head). A new ``LogprobHead`` chooses its tokens first.
+    The loss is the mean binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the value v against the target
+    g, both rescaled to [0, 1]. Features are standardised first, whole tasks are held out, and the head of the epoch
+    with the lowest held-out loss is kept. A new ``LogprobHead`` chooses its tokens first.
     """
     context = context_length(model)
     read = (within(row, context) for row in rows)
@@ -75,7 +71,8 @@ def fit_value(
     best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
     while epoch < config.epochs and epoch - best_epoch < config.patience:
         epoch += 1
-        train_loss = _pass(head, optimiser, *train, torch.randperm(len(train[1]), generator=shuffler), config)
+        order = torch.randperm(len(train[1]), generator=shuffler)
+        train_loss = _pass(head, optimiser, *train, order, config.batch_size)
         loss = _loss(head, *test)
         on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
         on_progress(epoch, config.epochs)
@@ -85,7 +82,9 @@ def fit_value(
     head.zero_grad()
     constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
     states, targets = test
-    error, spread = (each.var(correction=0).item() for each in (targets - _values(head, states), targets))
+    with torch.no_grad():
+        values = torch.sigmoid(head(states))
+    error, spread = ((targets - values).var(correction=0).item(), targets.var(correction=0).item())
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,
@@ -99,17 +98,12 @@ def fit_value(
 
 
 def _pass(
-    head: ValueHead,
-    optimiser: torch.optim.Optimizer,
-    states: Tensor,
-    targets: Tensor,
-    order: Tensor,
-    config: ValueConfig,
+    head: ValueHead, optimiser: torch.optim.Optimizer, states: Tensor, targets: Tensor, order: Tensor, batch_size: int
 ) -> float:
     """Train for one epoch. Returns the mean loss."""
     total = 0.0
-    for start in range(0, len(order), config.batch_size):
-        batch = order[start : start + config.batch_size].to(targets.device)
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size].to(targets.device)
         loss = head.cross_entropy(states[batch], targets[batch])
         if not torch.isfinite(loss):
             raise diverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
@@ -193,12 +187,6 @@ def _features(
         found.update(zip(batch, torch.split(features, counts), strict=True))
     model.train(training)
     return [found[row] for row in range(len(rows))]
-
-
-@torch.no_grad()
-def _values(head: ValueHead, states: Tensor) -> Tensor:
-    """The head's values, rescaled to [0, 1]."""
-    return torch.sigmoid(head(states))
 
 
 @torch.no_grad()
