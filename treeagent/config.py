@@ -125,7 +125,7 @@ class PolicyConfig(ModelConfig):
     conversation in JSON per line."""
     actions: ActionSource = "sample"
     """Where candidate actions come from: "sample" samples turns, "score" scores the actions that the environment
-    lists as legal and takes their probabilities as priors, "both" does both."""
+    lists as legal and takes their probabilities as priors."""
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
     """Sampled tokens of a thought, after which the turn is led into its call by tokens without loss. Unset means
     half of ``max_new_tokens`` for a pretrained model, else no limit. Without effect if ``structured`` holds on a

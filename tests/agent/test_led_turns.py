@@ -89,15 +89,6 @@ def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_
         assert tuple(compress(range(context), tokens.mask)) == tuple(sampled)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_inserted_tokens_do_not_count_as_sampled(format: str) -> None:
-    acting = policy(format, "qwen", structured=True)
-    before = acting.generator.usage.generated_tokens
-    [proposal] = asyncio.run(acting.propose([STATE], 6, [0]))
-    assert any(action.forced for action in proposal.actions)
-    assert proposal.generated_tokens == acting.generator.usage.generated_tokens - before
-
-
 def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone() -> None:
     scratch, local = RunConfig().policy, load_config(None, ["policy.model=x", "policy.max_new_tokens=40"]).policy
     assert not scratch.is_structured and scratch.most_thought is None

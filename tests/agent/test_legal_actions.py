@@ -112,7 +112,7 @@ def test_the_first_actions_are_a_draw_without_replacement() -> None:
         Action(call, call, "", (place,), (math.log(share),)) for place, (call, share) in enumerate(shares.items())
     ]
     by = policy()
-    drawn = [[action.call for action in by._ranked((), scored, seed).actions] for seed in range(2000)]
+    drawn = [[action.call for action in by._ranked(scored, seed).actions] for seed in range(2000)]
     for call, share in shares.items():
         assert sum(first == call for first, *_ in drawn) / 2000 == pytest.approx(share, abs=4 * 0.5 / 2000**0.5)
     assert sum(second == "c" for _, second, _ in drawn) / 2000 == pytest.approx(0.2 + 0.6 / 7, abs=4 * 0.5 / 2000**0.5)
@@ -131,22 +131,6 @@ def test_equal_beginnings_count_once_in_the_budget() -> None:
     [proposal] = propose(policy(), STATES[:1])
     trie = {each.token_ids[:end] for each in proposal.actions for end in range(1, len(each.token_ids) + 1)}
     assert proposal.generated_tokens == len(trie) < sum(len(each.token_ids) for each in proposal.actions)
-
-
-def test_sampled_and_scored_candidates_mix() -> None:
-    """Three samples and the list of scored actions weigh 1/4 each. Samples come first. Equal calls become one edge,
-    which keeps the sample, because it has a thought."""
-    [proposal] = propose(policy("both"), STATES[:1], 3)
-    [sampled], [scored] = propose(policy("sample"), STATES[:1], 3), propose(policy("score"), STATES[:1], 3)
-    assert [each.text for each in proposal.actions[:3]] == [each.text for each in sampled.actions]
-    assert [each.text for each in proposal.actions[3:]] == [each.text for each in scored.actions]
-    assert proposal.priors == pytest.approx([*[1 / 4] * 3, *(prior / 4 for prior in scored.priors)])
-    assert proposal.generated_tokens == sampled.generated_tokens + scored.generated_tokens
-    thoughtful = Action("Thought: hm\nAction: look", "look", "hm", (1,), (-9.0,))
-    edges = given_edges((thoughtful, *scored.actions), (0.5, *(prior / 2 for prior in scored.priors)))
-    assert len(edges) == 4 and edges[0].action is thoughtful
-    look = next(prior for action, prior in zip(scored.actions, scored.priors, strict=True) if action.call == "look")
-    assert edges[0].prior == pytest.approx(0.5 + look / 2)
 
 
 def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:

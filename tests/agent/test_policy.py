@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -72,15 +72,6 @@ def test_a_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -
     assert actions > 30
 
 
-def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
-    batch = search(TASKS, LocalGenerator(shared_model()))
-    [alone] = search(TASKS[2:3], LocalGenerator(shared_model(), cache_bytes=0))
-    for (path, node), (other_path, other) in zip(batch[2].walk(), alone.walk(), strict=True):
-        assert batch[2].prompt_ids(path) == alone.prompt_ids(other_path)
-        assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
-        assert node.value == pytest.approx(other.value, abs=1e-4)
-
-
 def answer_with(samples: list[list[Sample]], request: SampleRequest) -> list[list[Sample]]:
     return samples
 
@@ -118,13 +109,6 @@ def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
         [proposals[1]],
         [estimates[1]],
     ]
-
-
-def test_a_value_is_the_expected_outcome_less_what_was_paid() -> None:
-    [tree] = search(TASKS[:1], LocalGenerator(shared_model()))
-    value, state = HeadValue(LocalGenerator(shared_model()), CHAT, head()), tree.root.state
-    [unpaid, paid] = asyncio.run(value.estimate([state, replace(state, paid=0.25)]))
-    assert paid.value == pytest.approx(unpaid.value - 0.25, abs=1e-6)  # rows of a batch may be rounded differently
 
 
 @pytest.mark.parametrize("kind", [head, logprob_head])

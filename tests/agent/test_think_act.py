@@ -27,7 +27,6 @@ from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
-from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.tokens import TokenRow, path_rows
@@ -193,23 +192,6 @@ def test_a_thought_touches_nothing_and_costs_nothing() -> None:
     assert step(unknown, asyncio.run(unknown.reset(Task("t", "do it"))), first).state.key is None
 
 
-def test_whole_turns_count_as_steps() -> None:
-    """Split into halves, the shop makes the same transitions as in whole turns, and ends after as many steps."""
-    texts = ["Thought: a lamp\nAction: search[lamp]", "Action: click[next >]", "Thought: hm\nAction: ", "Action: x"]
-    plain = EnvDynamics(SHOP, max_steps=3)
-    dynamics = SplitDynamics(EnvDynamics(SHOP, max_steps=3))
-    state, other = (asyncio.run(each.reset(TASKS[0])) for each in (plain, dynamics))
-    for place, text in enumerate(texts[:3]):
-        head, mark, tail = text.partition(REACT.mark)
-        middle = step(dynamics, other, REACT.read_thought(head + mark, (1,), (-1.0,)))
-        whole = asyncio.run(plain.step(state, REACT.read(text, (1, 2))))
-        joined = step(dynamics, middle.state, Action(tail, "?", "", (2,), (-1.0,)))
-        assert joined == whole
-        assert joined.truncated == (place == 2)
-        assert joined.invalid == (place == 2)
-        state, other = whole.state, joined.state
-
-
 @lru_cache(maxsize=2)
 def grown(temperature: float = 1.0, simulations: int = 30) -> tuple[list[Tree], LocalGenerator]:
     """Split trees of the shop, and the generator that sampled them."""
@@ -269,27 +251,6 @@ def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
         for side in (pair.chosen, pair.rejected):
             expected = plain_logprobs(model, pair.context_ids, side.token_ids)
             assert all(side.mask) and side.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_advantage_rows_train_each_scored_token_once_with_its_own_log_probability() -> None:
-    model = shopper().model
-    kinds: set[bool] = set()
-    for tree in grown()[0]:
-        scored = advantages([tree], AdvantageConfig())
-        edges = {id(edge): edge for node in tree.nodes() for edge in node.edges}
-        kinds |= {begun(edges[each].action) for each in scored}
-        rows = list(advantage_rows(tree, scored))
-        assert sum(sum(row.mask) for row in rows) == sum(len(edges[each].action.token_ids) for each in scored)
-        paths = {tree.prompt_ids(path) for path, _ in tree.walk()}
-        for row in rows:
-            assert any(
-                path[: len(row.prompt_ids + row.completion_ids)] == row.prompt_ids + row.completion_ids
-                for path in paths
-            )
-            logprobs = plain_logprobs(model, row.prompt_ids, row.completion_ids).tolist()
-            for stored, expected, trained in zip(row.logprobs, logprobs, row.mask, strict=True):
-                assert stored == (pytest.approx(expected, abs=1e-4) if trained else 0.0)
-    assert kinds == {True, False}
 
 
 def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:

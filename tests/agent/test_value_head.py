@@ -7,13 +7,6 @@ from torch.nn import functional
 from treeagent.agent.value_head import LogprobHead, ValueHead
 
 
-def test_starts_in_the_middle_of_the_range() -> None:
-    head = ValueHead(8, (-1.0, 3.0))
-    states = torch.randn(2, 5, 8)
-    assert torch.equal(head(states), torch.zeros(2, 5))
-    assert torch.equal(head.value(states), torch.ones(2, 5))
-
-
 def test_loss_is_cross_entropy_of_rescaled_soft_targets() -> None:
     head = ValueHead(4, (-1.0, 3.0))
     head.output.bias.data.fill_(0.3)
@@ -86,15 +79,3 @@ def test_a_head_that_reads_the_middle_layer_gives_the_mean_logit_of_two_heads(tm
     assert head.cross_entropy(features, targets).item() == pytest.approx((upper_loss + lower_loss).item() / 2)
     head.save(tmp_path)
     assert torch.equal(ValueHead.load(tmp_path)(features), head(features))
-
-
-def test_a_head_on_log_probabilities_is_saved_with_its_tokens(tmp_path: Path) -> None:
-    head, logprobs = LogprobHead(3, (-1.0, 3.0)), torch.randn(20, 9).log_softmax(-1)
-    head.choose(logprobs)
-    head.standardise(logprobs[:, list(head.token_ids)])
-    torch.nn.init.normal_(head.output.weight)
-    head.save(tmp_path)
-    loaded = ValueHead.load(tmp_path)
-    assert isinstance(loaded, LogprobHead) and loaded.token_ids == head.token_ids
-    states = torch.randn(4, 3)
-    assert torch.equal(loaded.value(states), head.value(states))

@@ -18,15 +18,6 @@ FAMILIES = {
     "gemma": (["<start_of_turn>", "<end_of_turn>"], "<bos>", "<eos>"),
     "deepseek": (["<｜User｜>", "<｜Assistant｜>"], "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
 }
-STOPS = {
-    "qwen": "<|im_end|>",
-    "qwen35": "<|im_end|>",
-    "llama3": "<|eot_id|>",
-    "mistral": "</s>",
-    "gemma": "<end_of_turn>",
-    "deepseek": "<｜end▁of▁sentence｜>",
-}
-"""The token with which a model of each family ends its turns."""
 
 
 def with_template(template: str, marks: list[str], begin: str | None, end: str) -> PreTrainedTokenizerFast:

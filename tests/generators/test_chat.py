@@ -14,8 +14,6 @@ from treeagent.types import Message
 CHAT = ChatFormat(tokenizer())
 STOP = CHAT.stop_id
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # lone surrogates cannot be encoded as UTF-8
-marks = ["<|end|>", "a<|end|><|assistant|>b", "Action: x<|user|>", "\U000ffffd<|end|>\U000f0001", "<|<|end|>end|>"]
-text = words | st.sampled_from(marks)
 
 
 def said(token_ids: tuple[int, ...]) -> Message:
@@ -71,13 +69,6 @@ def test_prompt_ids_by_hand() -> None:
     assert CHAT.context_ids((*opening, action, Message("user", "seen"))) == closing
 
 
-def test_an_action_cut_off_gets_its_stop_token_from_the_context() -> None:
-    opening, seen = (Message("user", "a b"),), Message("user", "seen")
-    cut, whole = said(CHAT.encode("hm")), said((*CHAT.encode("hm"), STOP))
-    assert CHAT.context_ids((*opening, cut, seen)) == (STOP, *CHAT.context_ids((*opening, whole, seen)))
-    assert CHAT.prompt_ids((*opening, cut, seen)) == CHAT.prompt_ids((*opening, whole, seen))
-
-
 def test_a_tokenizer_that_begins_texts_with_a_blank_reads_the_prompt_of_its_template() -> None:
     spoken = blank_first()
     chat = ChatFormat(spoken)
@@ -88,17 +79,6 @@ def test_a_tokenizer_that_begins_texts_with_a_blank_reads_the_prompt_of_its_temp
     assert chat.prompt_ids(messages) == tuple(whole)
     assert chat.decode((*chat.encode("so\n"), *chat.encode_within("Action:"))) == "so\nAction:"
     assert chat.decode((*chat.encode("so"), *chat.encode_within("\nAction:"))) == "so\nAction:"
-
-
-def test_another_tokenisation_of_the_same_text_is_kept() -> None:
-    opening, seen = (Message("user", "a"),), Message("user", "b")
-    usual = CHAT.encode("Action")
-    letters = tuple(token for letter in "Action" for token in CHAT.encode(letter))
-    assert CHAT.decode(letters) == CHAT.decode(usual) == "Action"
-    assert letters != usual
-    for ids in (letters, usual):
-        prompt = CHAT.prompt_ids((*opening, Message("assistant", "Action", (*ids, STOP)), seen))
-        assert prompt[len(CHAT.prompt_ids(opening)) :][: len(ids) + 1] == (*ids, STOP)
 
 
 def other_template(template: str | None) -> PreTrainedTokenizerFast:

@@ -3,13 +3,11 @@ read."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from toy_llama import head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
@@ -70,46 +68,6 @@ def test_what_cannot_be_left_out_is_refused() -> None:
         assert (reading.left_out, CHAT.added_ids(reading)) == ((), ())
     later = (seen("go"), said("a"), seen("x" * BUDGET), said("b"), seen("now"))
     assert CHAT.read(later).error == CHAT.read(later[:3]).error  # this point cannot be reached
-
-
-texts = st.builds(lambda word, times: word * times, st.sampled_from(["lamp", "w", "\n-", "é"]), st.integers(1, 60))
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
-    messages = [seen(draw(texts))]
-    for _ in range(draw(st.integers(0, 6))):
-        messages += [said(draw(st.sampled_from(["a", "look at it", "Action: go"]))), seen(draw(texts))]
-    return tuple(messages)
-
-
-@given(conversations(), st.integers(30, 300))
-def test_no_prompt_exceeds_the_budget_and_each_goes_on_or_starts_anew(messages: tuple[Message, ...], most: int) -> None:
-    chat = ChatFormat(tokenizer(), context_tokens=most)
-    standing: tuple[int, ...] = ()
-    for end in range(1, len(messages) + 1, 2):
-        told = messages[:end]
-        reading = chat.read(told)
-        if reading.error:
-            assert chat.read(messages).error
-            return
-        standing = reading.left_out or standing
-        assert reading.messages == as_read(told, standing)
-        assert length(*reading.messages) <= most
-        assert set(standing) <= set(range(2, end - 2, 2))  # observations except the newest
-        if reading.left_out:
-            before = as_read(told, chat_standing(chat, told[:-2]))
-            assert length(*before) > most
-        if end < len(messages):
-            begun = replace(messages[end], token_ids=messages[end].token_ids[:1], partial=True)
-            halfway = chat.read((*told, begun))
-            assert (halfway.messages, halfway.left_out) == ((*reading.messages, begun), ())
-
-
-def chat_standing(chat: ChatFormat, messages: tuple[Message, ...]) -> tuple[int, ...]:
-    """The places that are left out of a conversation, because of its newest observation or of an earlier one."""
-    read = chat.read(messages).messages
-    return tuple(place for place, message in enumerate(messages) if read[place] != message)
 
 
 @dataclass(frozen=True)

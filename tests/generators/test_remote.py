@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import zstandard
 from command import forget
-from openai_server import Body, Fault, OpenAIServer, serving
+from openai_server import Body, OpenAIServer, serving
 from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -34,9 +33,8 @@ from treeagent.generators.remote import RemoteGenerator, Server
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.pipeline.build import load_actors
-from treeagent.pipeline.collect import SearchJob, collect, search_batch
-from treeagent.pipeline.folder import COLLECTED, Run
-from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.collect import SearchJob, search_batch
+from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node
 from treeagent.types import Message, State, Task, UserError
@@ -61,7 +59,7 @@ def server() -> Iterator[OpenAIServer]:
 
 
 def config(server: OpenAIServer) -> RemoteConfig:
-    return RemoteConfig(url=server.url, timeout=20.0)
+    return RemoteConfig(url=server.url, timeout=60.0)
 
 
 def remote(server: OpenAIServer, temperature: float = 1.0) -> RemoteGenerator:
@@ -120,13 +118,6 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenA
     assert len(server.asked) - asked == 4 + 2 + 0 + 3  # one request for each distinct beginning
 
 
-def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
-    """The request overrides the checkpoint's generation_config.json."""
-    draw(remote(server), temperature=0.7)
-    for body in server.asked:
-        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
-
-
 def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:
     here, there = LocalGenerator(shared_model()), remote(server)
     stop = draw(here, new=12)[1][2].token_ids[5]
@@ -140,28 +131,12 @@ def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAISer
     same(*drawn)
 
 
-def test_usage_is_the_servers_word(server: OpenAIServer) -> None:
-    generator = remote(server)
-    before = replace(generator.usage)
-    drawn = draw(generator)
-    generated = sum(len(sample.token_ids) for samples in drawn for sample in samples)
-    read, cached = sum(map(len, PROMPTS)), sum(len(prompt) // 2 for prompt in PROMPTS)
-    assert generator.usage.encoded_tokens - before.encoded_tokens == read - cached
-    assert generator.usage.cached_tokens - before.cached_tokens == cached
-    assert generator.usage.generated_tokens - before.generated_tokens == generated == 72
-
-
-def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
-    """Return each fault for one request, then none."""
-    return lambda body: faults.pop() if faults else None
-
-
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         (500, "answered 500: .*not now"),
         (400, "answered 400: .*not now"),
-        (0.5, "remote.timeout"),
+        (3.0, "remote.timeout"),
         ("no json", "cannot be read"),
         ('{"choices": []}', "cannot be read .*0 samples, not 2"),
         ('{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}', "2 token ids, 1 log-prob"),
@@ -340,24 +315,6 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(
         assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
         values = [[value for _, value in map(spelt, tree.walk())] for tree in (one, two)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
-
-
-def test_a_servers_key_is_in_no_file_of_a_run(
-    shop: tuple[OpenAIServer, Path, RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a request fails, whose reason is stored."""
-    server, checkpoint, config = shop
-    monkeypatch.setenv("OPENAI_API_KEY", "the-key-of-this-server")
-    server.fault = lambda body: 400 if len(body["prompt"]) % 2 else None
-    few = replace(config, collect=replace(config.collect, tasks=2), workers=1)
-    with Run.create(checkpoint.parent / "run", few, resume=False) as run:
-        collect(few, run, QuietProgress(), checkpoint)
-    files = [path for path in run.path.rglob("*") if path.is_file()]
-    assert any(path.suffix == ".zst" for path in files)
-    for path in files:
-        with path.open("rb") as file:
-            content = zstandard.ZstdDecompressor().stream_reader(file).read() if path.suffix == ".zst" else file.read()
-        assert b"the-key" not in content, path
 
 
 def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:

@@ -43,17 +43,6 @@ def test_scores_are_the_plain_forward_passs(make: Callable[[], PreTrainedModel],
                 assert sample.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_every_beginning_goes_through_the_model_once() -> None:
-    generator = LocalGenerator(shared_model())
-    generator.score(PROMPTS, CANDIDATES)
-    # By hand: three shared tokens, two that follow them, and one that follows the first; none; none; four of the long
-    # candidate.
-    fed = [{each[:end] for each in asked for end in range(1, len(each))} for asked in CANDIDATES]
-    assert [len(beginning) for beginning in fed] == [6, 0, 0, 4]
-    assert generator.usage.encoded_tokens == sum(map(len, PROMPTS)) + 10
-    assert generator.usage.generated_tokens == 0
-
-
 @pytest.mark.parametrize("most", [1, 2**28])
 def test_prompts_that_are_split_over_passes_score_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_SCORED_LOGITS", most)

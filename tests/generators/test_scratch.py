@@ -56,17 +56,3 @@ def test_a_saved_checkpoint_is_a_stock_one(with_head: bool, tmp_path: Path) -> N
         loaded = load_checkpoint(folder)
         assert torch.equal(loaded.model(torch.tensor([prompt])).logits, expected)
     assert (loaded.head is not None) == with_head
-
-
-def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
-    save_checkpoint(Checkpoint(make_model(1), tokenizer(), ValueHead(CONFIG.width)), tmp_path / "policy")
-    (tmp_path / ".policy.partial").mkdir()
-    (tmp_path / ".policy.partial" / "left over").touch()
-    second = make_model(2)
-    save_checkpoint(Checkpoint(second, tokenizer()), tmp_path / "policy")
-    loaded = load_checkpoint(tmp_path / "policy")
-    assert loaded.head is None
-    for name, weights in second.state_dict().items():
-        assert torch.equal(loaded.model.state_dict()[name], weights)
-    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
-    assert not (tmp_path / "policy" / "left over").exists()

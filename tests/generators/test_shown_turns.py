@@ -51,17 +51,6 @@ def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: st
     assert all(chat.prompt_ids(messages)[: len(shared)] == shared for messages in (root, first, second))
 
 
-def test_shots_are_never_left_out_of_a_long_conversation() -> None:
-    whole = ChatFormat(tokenizer(), shots=SHOTS)
-    told = spoken(whole, "find a door", *("open[door]", "a wall " * 40) * 6)
-    most = len(whole.prompt_ids(told[:1])) + 500
-    chat = ChatFormat(tokenizer(), shots=SHOTS, context_tokens=most)
-    reading = chat.read(told)
-    assert reading.left_out and len(chat.prompt_ids(reading.messages)) <= most
-    shared = chat.shared_ids()
-    assert chat.added_ids(reading)[: len(shared)] == shared == whole.shared_ids()
-
-
 def requests(chat: ChatFormat, tasks: Sequence[str]) -> list[tuple[int, ...]]:
     return [chat.prompt_ids((Message("user", task),)) for task in tasks]
 

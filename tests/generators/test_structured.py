@@ -105,35 +105,6 @@ def test_a_demonstration_can_be_drawn(format: str, name: str, thought: str) -> N
     assert (turn.thought, turn.error) == (thought, "")
 
 
-MALFORMED: list[tuple[str, str, str]] = [
-    ("react", "plain", "Action: "),
-    ("react", "plain", "go north"),
-    ("react", "plain", "Thought: so\nso\nAction: go"),
-    ("react", "plain", "Action: go\nAction: go"),
-    ("tools", "qwen", "I will go north."),
-    ("tools", "qwen", '<tool_call>\n{"name": "go", "arguments": {"where": "north"}}\n</tool_call>'),
-    ("tools", "qwen", '<think>\n<tool_call>\n{"name": "say", "arguments": {"words": ""}}\n</tool_call>'),
-]
-
-
-@pytest.mark.parametrize(("format", "name", "text"), MALFORMED)
-def test_what_is_malformed_cannot(format: str, name: str, text: str) -> None:
-    chat, _ = talk(format, name)
-    assert first_refused(form(format, name), chat, ids_of(chat, text)) is not None
-
-
-@pytest.mark.parametrize("more", [{}, {"type": ["integer", "null"]}, {"minimum": 0}])
-def test_an_integer_that_no_stored_tree_holds_cannot(more: dict[str, object]) -> None:
-    """For example an integer of a weak model that repeats a digit for ever."""
-    chat, grammar = talk("tools", "qwen")
-    whole = {"type": "integer", **more}
-    held = Form(chat, partial(grammar.rules, [Tool("count", {"properties": {"to": whole}, "required": ["to"]})]))
-    for digits, told in ((19, ""), (21, "Integer exceeds 64-bit range")):
-        ids = ids_of(chat, f'<tool_call>\n{{"name": "count", "arguments": {{"to": {"1" * digits}}}}}\n</tool_call>')
-        assert grammar.read(chat.decode(ids)).error.endswith(told)
-        assert (first_refused(held, chat, ids) is None) == (not told)
-
-
 @pytest.mark.parametrize("marks", ["text", "tokens"])
 def test_thinking_that_the_template_opens_is_closed_first(marks: str) -> None:
     spoken = family("deepseek")
@@ -193,17 +164,6 @@ def test_a_schema_that_cannot_be_held_to_is_refused() -> None:
         UserError, match=r"cannot be held to their format and the environment's tools .*policy.structured"
     ):
         Form(chat, partial(grammar.rules, [Tool("odd", {"type": "colour"})]))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_an_annotation_of_a_schema_constrains_nothing(format: str) -> None:
-    chat, grammar = talk(format, "qwen")
-    path: dict[str, object] = {
-        "properties": {"path": {"type": "string", "format": "path", "x-order": 1}},
-        "required": ["path"],
-    }
-    held = Form(chat, partial(grammar.rules, [Tool("read", path)]))
-    assert first_refused(held, chat, ids_of(chat, grammar.write("so", ToolCall("read", {"path": "/a"})))) is None
 
 
 @pytest.mark.parametrize("format", FORMATS)

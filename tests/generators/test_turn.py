@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.contrib.worlds.sql import SqlEnv
-from treeagent.envs import EnvDynamics
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.generators.turn import Grammar, ReAct, ToolCalls, make_grammar
-from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.types import Action, ToolCall, UserError
+from treeagent.generators.turn import ReAct, ToolCalls, make_grammar
+from treeagent.types import ToolCall, UserError
 
 REACT, HERMES = ReAct(), ToolCalls()
 line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).map(str.strip)
@@ -27,14 +25,6 @@ def test_what_is_written_in_react_is_read(thought: str, call: str) -> None:
     action = REACT.read(REACT.write(thought, call), (1, 2), (-0.5, -0.25))
     assert (action.thought, action.call, action.error) == (thought, call, "")
     assert (action.token_ids, action.logprobs, action.logprob) == ((1, 2), (-0.5, -0.25), -0.75)
-
-
-@given(st.text())
-def test_any_text_is_an_action_in_react(text: str) -> None:
-    action = REACT.read(text)
-    assert action.text == text
-    assert bool(action.error) != bool(action.call)
-    assert isinstance(action.call, str) and "\n" not in action.call
 
 
 @pytest.mark.parametrize(
@@ -155,7 +145,6 @@ def test_tool_calls(text: str, thought: str) -> None:
         (written("a", {}, why="?"), "write a JSON object of name, arguments"),
         ('<tool_call>{"name": "a", "parameters": {}}</tool_call>', "write a JSON object of name, arguments"),
         ("<tool_call>find a lamp</tool_call>", f"{NO_JSON}: Expecting value: line 1 column 1 (char 0)"),
-        ('<tool_call>{"name": "a", "name": "b", "arguments": {}}</tool_call>', "a key is given twice"),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', f"{NO_JSON}: unexpected character"),
         ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', f"{NO_JSON}: number is infinity"),
         (written("a", {"x": 2**64}), f"the call cannot be passed on: {BEYOND}"),
@@ -175,13 +164,13 @@ def test_malformed_tool_calls(text: str, reason: str) -> None:
 
 def test_a_thought_may_mention_or_draft_a_call() -> None:
     """The template has opened the thought."""
-    whole = HERMES.write("", ToolCall("set", {"text": "a </think> b"}))
+    whole = HERMES.write("", ToolCall("set", {"text": "a b"}))
     for thought in ("I could write <tool_call> here.", f"Perhaps\n{whole.replace('</think>', '')}\n?", "So."):
         said = HERMES.read(f"{thought}\n</think>\n\nThe answer is 5.")
         assert (said.call, said.error) == ("The answer is 5.", "")
         assert not HERMES.begins_action(f"{thought}\n</think>\n\nThe", opened=True)
     for turn in (whole, f"So.\n</think>\n\n{whole}"):
-        assert HERMES.read(turn).call == ToolCall("set", {"text": "a </think> b"})
+        assert HERMES.read(turn).call == ToolCall("set", {"text": "a b"})
     assert HERMES.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
 
 
@@ -228,27 +217,6 @@ def test_every_format_passes_the_same_values(schema: dict[str, object], value: o
     if format == "react":
         text = value if isinstance(value, str) else json.dumps(value)
         assert read_call(f"{name}[{text}]", (tool,)) == ToolCall(name, {"page": value})
-
-
-@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
-def test_demonstrations_go_the_same_in_every_format(grammar: Grammar) -> None:
-    """Text calls that name a tool become calls of that tool; others are written as they are."""
-    for env in (SHOP, SQL):
-        player = env.demonstrator(0.0)
-        assert player is not None
-        trees, plain = (
-            list(demonstrate(EnvDynamics(env, max_steps=12), player, env.tasks("train", 3), seed=0, grammar=each))
-            for each in (grammar, REACT)
-        )
-        for one, other in zip(trees, plain, strict=True):
-            assert [(n.terminated, n.invalid) for n in one.nodes()] == [
-                (n.terminated, n.invalid) for n in other.nodes()
-            ]
-            seen, known = ([node.state.messages[-1] for node in tree.nodes()] for tree in (one, other))
-            assert seen == known
-        actions: list[Action] = [edge.action for tree in trees for node in tree.nodes() for edge in node.edges]
-        assert not any(action.error for action in actions)
-        assert all(isinstance(action.call, ToolCall) == (grammar is HERMES) for action in actions)
 
 
 def tool(name: str, required: list[str], **properties: dict[str, object]) -> ToolSpec:

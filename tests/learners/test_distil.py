@@ -13,12 +13,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from treeagent.learners.config import DistilConfig, SFTConfig
+from treeagent.learners.config import DistilConfig
 from treeagent.learners.distil import train_distil
-from treeagent.learners.sft import train_sft
 from treeagent.types import NothingToLearn
 from treeagent.views.policy import Candidate, PolicyRow
-from treeagent.views.tokens import TokenRow
 
 ONE_STEP = DistilConfig(max_steps=1, batch_size=8, log_every=1)
 
@@ -45,28 +43,6 @@ def test_loss_is_the_cross_entropy_per_token(
     result = train_distil(model, tokenizer, rows, ONE_STEP, temperature=temperature)
     assert result.metrics["loss"] == pytest.approx(total / length, rel=1e-5)
     assert result.metrics["kl"] == pytest.approx((total - entropy) / 8, rel=1e-5)
-
-
-def test_a_certain_target_trains_like_imitation(tokenizer: PreTrainedTokenizerFast) -> None:
-    rows = [
-        replace(
-            row, candidates=tuple(replace(each, target=float(each is row.candidates[1])) for each in row.candidates)
-        )
-        for row in policy_rows(8)
-    ]
-    imitated = [
-        TokenRow(
-            row.task_id,
-            (*row.prompt_ids, *row.candidates[1].token_ids),
-            (False,) * len(row.prompt_ids) + (True,) * len(row.candidates[1].token_ids),
-        )
-        for row in rows
-    ]
-    distilled, imitator = make_model(), make_model()
-    distil = train_distil(distilled, tokenizer, rows, ONE_STEP)
-    sft = train_sft(imitator, tokenizer, imitated, SFTConfig(max_steps=1, batch_size=8, log_every=1))
-    assert distil.metrics["loss"] == pytest.approx(sft.metrics["loss"], rel=1e-5)
-    assert distil.metrics["grad_norm"] == pytest.approx(sft.metrics["grad_norm"], rel=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

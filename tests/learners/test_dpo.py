@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from head_gradients import head_gradients
-from peft import LoraConfig, PeftModel, get_peft_model
-from tiny import logprobs, make_unpackable, pairs, tokens, weights
+from tiny import logprobs, make_unpackable, pairs, tokens
 from torch.nn.functional import logsigmoid
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -84,22 +83,3 @@ def test_reference_equal_to_the_policy_gives_margin_zero_and_loss_log_two(
     result = train_dpo(model, tokenizer, stored, SIGMOID, temperature=temperature)
     assert result.metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
     assert result.metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
-
-
-# PEFT calls transformers by a name that transformers 5.23 deprecates.
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
-def test_adapters_train_without_a_copy_of_them(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    stored = pairs(model, 8)
-    base = weights(model)
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], lora_dropout=0.5))
-    assert isinstance(adapted, PeftModel)
-    for _ in range(2):  # the reference adapter that TRL adds would make a second round fail
-        result = train_dpo(adapted, tokenizer, stored, SIGMOID)
-    assert list(adapted.peft_config) == ["default"]
-    assert result.metrics["rewards/margins"] > 0
-    assert torch.equal(weights(adapted.unload()), base)
-
-
-def test_no_pairs_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="no preference pairs"):
-        train_dpo(model, tokenizer, [], SIGMOID)

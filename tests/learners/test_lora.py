@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import composite
 from peft import PeftModel
 from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -28,7 +27,6 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.types import UserError
-from treeagent.views.tokens import TokenRow
 
 LORA = LoraConfig(rank=2)
 Learn = Callable[[PeftModel, PreTrainedTokenizerFast, Hooks, bool], TrainResult]
@@ -172,18 +170,6 @@ def test_a_checkpoint_holds_the_adapter_alone_and_a_moved_run_finds_its_base(run
     assert config["base_model_name_or_path"] == "../base"
 
 
-def test_the_base_of_a_linked_adapter_is_next_to_the_adapter_itself(run: Path, tmp_path: Path) -> None:
-    """A run that starts from a round of another run names that checkpoint by a link in its own folder."""
-    link = tmp_path / "next" / "checkpoints" / "start"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(run / "checkpoints" / "dpo", target_is_directory=True)
-    loaded = load_checkpoint(link)
-    assert torch.equal(weights(loaded.model), weights(load_checkpoint(run / "checkpoints" / "dpo").model))
-    save_checkpoint(loaded, link.with_name("round-1"))
-    config = json.loads((link.with_name("round-1") / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == str((run / "checkpoints" / "base").resolve())
-
-
 def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "base")
     with pytest.raises(UserError, match=r"checkpoints/dpo belongs to the model in .*checkpoints/base, where"):
@@ -239,10 +225,3 @@ def test_an_adapter_on_an_embedding_that_the_head_shares_is_refused() -> None:
     shape.tie_word_embeddings = True
     with pytest.raises(UserError, match=r"lora.targets .* input embedding"):
         with_adapter(LlamaForCausalLM(shape), LoraConfig(rank=2, targets=("embed_tokens", "q_proj")), seed=0)
-
-
-def test_a_model_of_several_parts_is_trained() -> None:
-    model = composite()
-    rows = [TokenRow(f"task {number}", tuple(range(2, 22)), (False,) * 10 + (True,) * 10) for number in range(2)]
-    result = train_sft(model, make_tokenizer(), rows, SFTConfig(max_steps=2, batch_size=2))
-    assert result.steps == 2

@@ -22,13 +22,8 @@ from tiny import (
 )
 from torch import Tensor, nn
 from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaForCausalLM,
-    Mamba2Config,
-    Mamba2ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -161,22 +156,6 @@ def seen(packed: Packed) -> Tensor:
     """Whether each token of each pack attends to another, (packs, width, width)."""
     indices = torch.arange(packed.ends.shape[1])
     return (indices <= indices[:, None]) & (indices[:, None] < packed.ends[:, None])
-
-
-def test_each_shared_token_is_computed_once() -> None:
-    rows = [(1, 2, 3, 4), (1, 2, 3, 5), (1, 2), (1, 2, 3, 4)]
-    packed = pack(rows, 32, 100)
-    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]
-    assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
-    assert packed.ends.tolist() == [[5, 5, 5, 4, 5]]
-    assert packed.flat_indices.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
-    assert seen(packed)[0].int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0],
-        [1, 1, 1, 0, 1],
-    ]
 
 
 @given(
@@ -339,25 +318,6 @@ def test_a_wide_pack_has_no_mask(recomputed: bool) -> None:
     assert len(seen_masks) == (2 if recomputed else 1)
 
 
-def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> None:
-    """One pass over shuffled rows, unpacked and packed. When packed, a batch holds rows that share tokens, so fewer
-    tokens are forwarded."""
-    rows = tree_rows(make_model())
-    random.Random(0).shuffle(rows)
-    counts = []
-    for packed in (False, True):
-        model: PreTrainedModel = make_model() if packed else make_unpackable()
-        forwarded = list[int]()
-        model.model.layers[0].register_forward_pre_hook(
-            lambda layer, states, seen=forwarded: seen.append(states[0].shape[:2].numel())
-        )
-        train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=4))
-        counts.append(sum(forwarded))
-    once = sum(5 + number + 3 + 2 + 1 + 2 + 3 + 4 for number in range(3))
-    assert counts[0] > 2 * once
-    assert counts[1] < 1.25 * once
-
-
 def test_what_lies_beyond_the_context_of_a_model_is_left_out() -> None:
     """A model with learned positions cannot read it: the last observation of an episode may be longer."""
     kept = TokenRow("a", tuple(range(3, 15)), (False,) * 6 + (True,) * 6, (5, 11), (0.0, 1.0))
@@ -379,20 +339,3 @@ def test_what_lies_beyond_the_context_of_a_model_is_left_out() -> None:
         assert fitted.train_positions + fitted.held_out_positions == 6
         ended.append(weights(model, head))
     assert torch.equal(*ended)
-
-
-def test_models_whose_tokens_see_more_than_their_ancestors_cannot_be_packed(model: LlamaForCausalLM) -> None:
-    mamba = Mamba2ForCausalLM(
-        Mamba2Config(
-            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_heads=8, head_dim=8, state_size=8,
-            n_groups=1,
-        )
-    )  # fmt: skip
-    bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=2))
-    assert not why_unpackable(model)
-    for other, reason in (
-        (make_unpackable(), "do not see the whole row (sliding_window)"),
-        (mamba, "carries a recurrent state"),
-        (bloom, "takes no position_ids"),
-    ):
-        assert reason in why_unpackable(other)

@@ -171,12 +171,6 @@ def rloo(samples: Samples) -> Tensor:
     return -torch.stack(rows).mean()
 
 
-def reinforce(samples: Samples) -> Tensor:
-    """The paper's own objective, without ratios and clipping."""
-    rows = [advantage * one.logprob.sum() for group in samples.tasks for one, advantage in left_out(group)]
-    return -torch.stack(rows).mean()
-
-
 def gae(one: Episode, gamma: float = 1.0, lambda_: float = 0.95) -> list[float]:
     """A_t = Σ_l (γλ)^l δ_{t+l}, δ_t = r_t + γ V(s_{t+1}) - V(s_t) (Schulman et al. 2016, equation 16)."""
     values = [turn.value for turn in one.turns]
@@ -263,12 +257,6 @@ def first_step(
     return metrics
 
 
-def test_rloo_on_fresh_samples_is_reinforce(tokenizer: PreTrainedTokenizerFast) -> None:
-    config, model = recipe("rloo"), make_model()
-    samples = Samples(model, config.policy.temperature, stale=0.0)
-    first_step(config, model, tokenizer, samples, reinforce(samples))
-
-
 def test_ppo_asks_for_every_value_and_fits_it_to_lambda_returns() -> None:
     """V + A in each state, with GAE's A. A state that several episodes share gets the mean over them."""
     config = recipe("ppo")
@@ -330,8 +318,3 @@ def test_the_loss_of_dpo_is_its_papers(name: str, tokenizer: PreTrainedTokenizer
     metrics = train_dpo(model, tokenizer, pairs, settings, temperature=config.policy.temperature).metrics
     assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-5)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
-
-
-def test_every_baseline_has_its_formula() -> None:
-    names = {path.stem for path in find_recipe("baselines/rft").parent.glob("*.toml")}
-    assert names == {*POLICY_GRADIENTS, "rft", "trajectory_dpo", "tree_dpo"}

@@ -170,12 +170,11 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
 
 
 @pytest.mark.parametrize("format", ["react", "tools"])
-@pytest.mark.parametrize("actions", ["score", "both"])
-def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str, format: str, tmp_path: Path) -> None:
-    """An untrained model searches and plays without malformed or refused calls, unless it also samples turns."""
+def test_a_run_scores_the_legal_actions_that_its_environment_lists(format: str, tmp_path: Path) -> None:
+    """An untrained model searches and plays without malformed or refused calls."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=4"]
-    chosen = [f"policy.actions={actions}", f"policy.format={format}", "policy.max_new_tokens=4"]
+    chosen = ["policy.actions=score", f"policy.format={format}", "policy.max_new_tokens=4"]
     config = load_config(None, [*settings, *chosen, "search.limits={simulations=8}"])
     collecting = SearchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.proposals > 2
@@ -183,7 +182,7 @@ def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str,
     edges = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
     assert not any(tree.error for tree in trees) and len(edges) > 10
     assert all(edge.action.token_ids for edge in edges)
-    assert any(edge.action.error for edge in edges) == (actions == "both")
+    assert not any(edge.action.error for edge in edges)
     job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, "greedy", episodes=tmp_path / "episodes")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert not any(outcome.error for outcome in outcomes)

@@ -1,8 +1,5 @@
 """A policy, its tokenizer and its value head in one folder: a standard Hugging Face checkpoint, with the head in a
-subfolder.
-
-For a model with an adapter, the folder holds only the adapter, in PEFT's format, and the location of its base model.
-"""
+subfolder. For a model with an adapter, the folder holds only the adapter, in PEFT's format, and its base's place."""
 
 import json
 import os
@@ -31,7 +28,6 @@ from transformers import (
 from transformers.utils import logging
 
 from treeagent.agent.value_head import FOLDER, ValueHead
-from treeagent.generators.attention import context_of
 from treeagent.generators.config import DType
 from treeagent.store import StoreError, regular, replace_folder
 from treeagent.types import UserError
@@ -44,7 +40,7 @@ _SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Switch off transformers' progress bars. Loading and saving each draw one, and no argument prevents it."""
+    """Switch off transformers' progress bars, which no argument prevents."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -76,21 +72,16 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
     process holds only shards of them."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with refusals_named(folder):
-        with no_progress_bars():
-            if isinstance(checkpoint.model, PeftModel):
-                _save_adapter(checkpoint.model, partial, folder, weights)
-            else:
-                checkpoint.model.save_pretrained(partial, state_dict=weights)
+    with refusals_named(folder), no_progress_bars():
+        if isinstance(checkpoint.model, PeftModel):
+            _save_adapter(checkpoint.model, partial, folder, weights)
+        else:
+            checkpoint.model.save_pretrained(partial, state_dict=weights)
         checkpoint.tokenizer.save_pretrained(partial)
         if checkpoint.head is not None:
             checkpoint.head.save(partial)
         replace_folder(partial, folder)
     return folder
-
-
-_TORCH_WRITES = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
-"""Parts of torch's messages about a write that failed, for which it has no error class of its own."""
 
 
 @contextmanager
@@ -101,7 +92,8 @@ def refusals_named(folder: Path) -> Iterator[None]:
     except StoreError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, RuntimeError) and not any(part in str(error) for part in _TORCH_WRITES):
+        torch_wrote = any(part in str(error) for part in ("inline_container", "PytorchStreamWriter", "iostream"))
+        if isinstance(error, RuntimeError) and not torch_wrote:  # torch has no class of its own for a failed write
             raise
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise StoreError(
@@ -112,9 +104,7 @@ def refusals_named(folder: Path) -> Iterator[None]:
 def load_checkpoint(
     name: str | Path, dtype: DType = "auto", device_map: str | None = None, *, merged: bool = False
 ) -> Checkpoint:
-    """Load a checkpoint from a folder or a hub name. Of its ``generation_config.json`` only the special tokens are
-    kept: transformers would not save some settings that it loads. A ``merged`` adapter samples faster, but can no
-    longer be trained."""
+    """Load a checkpoint from a folder or a hub name. A ``merged`` adapter samples faster, but cannot be trained."""
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         if device_map in (None, "cpu"):
@@ -122,7 +112,7 @@ def load_checkpoint(
         base_model = AutoModelForCausalLM.from_pretrained(
             base, dtype=dtype, device_map=device_map, trust_remote_code=False
         )
-        if (stated := base_model.generation_config) is not None:
+        if (stated := base_model.generation_config) is not None:  # transformers would not save all that it loads
             kept = ("bos_token_id", "eos_token_id", "pad_token_id")
             base_model.generation_config = GenerationConfig(**{name: getattr(stated, name) for name in kept})
     with _refused(name):
@@ -158,13 +148,6 @@ def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
     base, _ = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         return _weights(base)
-
-
-def count_context(name: str | Path) -> int:
-    """The most tokens that a checkpoint's model reads, by its configuration alone."""
-    base, _ = base_and_adapter(name)
-    with no_progress_bars(), _refused(base):
-        return context_of(AutoConfig.from_pretrained(base, trust_remote_code=False))
 
 
 def _weights(base: str) -> tuple[int, torch.dtype]:
@@ -205,7 +188,7 @@ def has_head(name: str | Path) -> bool:
 
 
 def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
-    """The base model of a checkpoint (a folder or a hub name), and the folder of its adapter (None if it has none)."""
+    """The base model of a checkpoint (a folder or a hub name), and the folder of its adapter, if it has one."""
     adapted = (Path(name) / _ADAPTER).is_file()
     return (_base(Path(name)), Path(name)) if adapted else (str(name), None)
 
@@ -229,7 +212,6 @@ def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[s
         # A base model next to its adapter is recorded by a relative path, so that both can be moved together.
         base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
     model.active_peft_config.base_model_name_or_path = base
-    # Embeddings need not be saved, because the vocabulary is never changed.
     model.save_pretrained(str(partial), save_embedding_layers=False, state_dict=weights)
     (partial / "README.md").unlink()  # an empty template of a model card
 
@@ -251,8 +233,7 @@ def _base(folder: Path) -> str:
 
 
 def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
-    config = PeftConfig.from_pretrained(str(folder))
-    config.inference_mode = False  # training continues the adapter
+    config = PeftConfig.from_pretrained(str(folder), inference_mode=False)  # training continues the adapter
     config.base_model_name_or_path = None  # PEFT would warn that it differs from the model's name
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():
@@ -276,6 +257,6 @@ def require_device(key: str, device: str | None) -> None:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise UserError(
-            f"{key} is {device!r}, which torch cannot use here: {reason}: set it to 'cpu', to a device that "
-            f"this machine has, or to one of {', '.join(_SPREAD)}"
+            f"{key} is {device!r}, which torch cannot use here: {reason}: set it to a device that this machine has, "
+            f"such as 'cpu', or to one of {', '.join(_SPREAD)}"
         ) from error

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.generators.base import Counting, Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.config import ActionSource, RemoteConfig
 from treeagent.generators.local import LocalGenerator
@@ -41,7 +41,7 @@ class LLMPolicy:
     form: "Form | None" = None
     """The form that constrains every turn while it is sampled."""
     actions: ActionSource = "sample"
-    """Whether turns are sampled, or each legal action of the state is scored as a turn without a thought, or both."""
+    """Whether turns are sampled, or each legal action of the state is scored as a turn without a thought."""
     tools: Sequence[ToolSpec] = ()
     """The tools by which legal actions are written as calls, in formats that call tools by name."""
 
@@ -63,58 +63,47 @@ class LLMPolicy:
         """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution they
         were sampled from. With ``pause``, a turn that has not begun yet is always sampled, and ends at the pause.
 
-        If legal actions are scored, P(a) is the softmax of the log-probabilities of their turns. All are returned, in
-        the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019), or of P at temperature 0. Their stored
-        log-probabilities are those among all tokens. With "both", ``count`` samples come first, and P is
-        (n(a) + P_scored(a)) / (``count`` + 1), where n(a) is the number of samples with the call a.
+        If legal actions are scored, all are returned. P(a) is the softmax of the log-probabilities of their turns.
         """
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
-        last = [state.messages[-1] for state in states]
-        prefixes = [message if message.partial else Message("assistant", "") for message in last]
-        written: dict[int, list[Action]] = {}
+        turns, legal = dict[int, _Turn](), dict[int, list[Action]]()
         for index, state in enumerate(states):
-            if self.actions == "sample" or not count or errors[index] or (pause and not prefixes[index].partial):
+            last = state.messages[-1]
+            prefix = last if last.partial else Message("assistant", "")
+            if errors[index]:
                 continue
+            if self.actions == "sample" or not count or (pause and not prefix.partial):
+                turns[index] = _Turn(prompts[index], prefix, seeds[index], None if prefix.partial else pause)
+                continue
+            possible = self._legal_turns(state, prefix)
             room = self.generator.context - len(prompts[index])
-            legal = self._legal_turns(state, prefixes[index])
-            if listed := [action for action in legal if len(action.token_ids) <= room]:
-                written[index] = listed
-            elif self.actions == "score":
-                shortest = min((action.token_ids for action in legal), key=len, default=())
-                errors[index] = self.generator.refusal((*prompts[index], *shortest)) if legal else _NO_LIST
-        readable = [index for index, error in enumerate(errors) if not error]
-        sampling = [index for index in readable if self.actions != "score" or index not in written]
-        turns = [
-            _Turn(prompts[index], prefixes[index], seeds[index], None if prefixes[index].partial else pause)
-            for index in sampling
-        ]
+            if fitting := [action for action in possible if len(action.token_ids) <= room]:
+                legal[index] = fitting
+            else:
+                shortest = min((action.token_ids for action in possible), key=len, default=())
+                errors[index] = self.generator.refusal((*prompts[index], *shortest)) if possible else _NO_LIST
         proposals, failed = [Proposal()] * len(states), set[int]()
-        drawn = (await self._sample(turns, count)) if turns else ()
-        for index, turn, samples in zip(sampling, turns, drawn, strict=True):
+        drawn = await self._sample(list(turns.values()), count) if turns else ()
+        for (index, turn), samples in zip(turns.items(), drawn, strict=True):
             if isinstance(samples, Failure):
                 errors[index] = samples.reason
                 failed.add(index)
             else:
                 proposals[index] = Proposal(actions=tuple(self._whole(turn, sample) for sample in samples))
-        scoring = [index for index in written if not errors[index]]
-        # Of all turns of a state the same tokens are forced.
-        led = [written[index][0].token_ids[: len(written[index][0].forced)] for index in scoring]
-        candidates = [
-            [action.token_ids[len(ids) :] for action in written[index]] for index, ids in zip(scoring, led, strict=True)
-        ]
-        scored_prompts = [prompts[index] + ids for index, ids in zip(scoring, led, strict=True)]
-        score = partial(self.generator.score, scored_prompts, candidates, self.temperature)
-        scores = await self.generator.in_background(score) if scoring else ()
-        for index, scored in zip(scoring, scores, strict=True):
+        # Of all turns of a state the same first tokens are forced.
+        led = {index: actions[0].token_ids[: len(actions[0].forced)] for index, actions in legal.items()}
+        candidates = [[each.token_ids[len(each.forced) :] for each in actions] for actions in legal.values()]
+        after = [prompts[index] + ids for index, ids in led.items()]
+        score = partial(self.generator.score, after, candidates, self.temperature)
+        scores = await self.generator.in_background(score) if legal else ()
+        for (index, actions), scored in zip(legal.items(), scores, strict=True):
             if isinstance(scored, Failure):
-                errors[index], proposals[index] = scored.reason, Proposal()
+                errors[index] = scored.reason
                 failed.add(index)
             else:
-                pairs = zip(written[index], scored, strict=True)
-                listed = [
-                    replace(action, logprobs=(0.0,) * len(action.forced) + sample.logprobs) for action, sample in pairs
-                ]
-                proposals[index] = self._ranked(proposals[index].actions, listed, seeds[index])
+                pairs, zeros = zip(actions, scored, strict=True), (0.0,) * len(led[index])
+                known = [replace(action, logprobs=zeros + sample.logprobs) for action, sample in pairs]
+                proposals[index] = self._ranked(known, seeds[index])
         return [
             replace(
                 proposal,
@@ -130,14 +119,12 @@ class LLMPolicy:
         """Sample the rest of each turn ``count`` times. After ``thought_tokens`` a thought is led into its call."""
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
         # The tokens of a thought beyond its budget were inserted, so they do not count.
-        token_limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
-        thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, token_limits, strict=True)]
-        first = [budget if thinking else limit for thinking, limit in zip(thinks, token_limits, strict=True)]
-        whole = partial(self.generator.sample, self._request(turns, count, first))
-        drawn = await self.generator.in_background(whole)
-        samples_by_turn = [each if isinstance(each, Failure) else list(each) for each in drawn]
-        indices, rests, limits = list[tuple[int, int]](), list[_Turn](), list[int]()
-        for index, (turn, samples) in enumerate(zip(turns, samples_by_turn, strict=True)):
+        limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
+        thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, limits, strict=True)]
+        first = [budget if thinking else limit for thinking, limit in zip(thinks, limits, strict=True)]
+        drawn = await self._generate(turns, count, first)
+        begun = list[tuple[int, int, _Turn]]()
+        for index, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
             if isinstance(samples, Failure) or not thinks[index]:
                 continue
             for number, sample in enumerate(samples):
@@ -145,28 +132,28 @@ class LLMPolicy:
                 if len(sample.token_ids) < budget or self._has_ended(turn, sample):
                     continue
                 lead = self._lead_in(sample.token_ids)
-                samples[number] = led = sample.followed_by(lead)
-                if not self._has_ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
-                    ids, prefix = led.token_ids, turn.prefix
-                    text = prefix.content + self.chat.decode(ids)
-                    begun = Message("assistant", text, (*prefix.token_ids, *ids), partial=True)
+                ids, zeros = sample.token_ids + lead, (0.0,) * len(lead)
+                samples[number] = led = Sample(ids, sample.logprobs + zeros, tuple(range(budget, len(ids))))
+                if not self._has_ended(turn, led) and len(turn.prompt) + len(ids) < self.generator.context:
+                    prefix = Message("assistant", self.chat.decode(ids), ids, partial=True)
                     seed = derive_seed(turn.seed, "after the thought", number)
-                    rests.append(_Turn((*turn.prompt, *ids), begun, seed, None if lead else turn.pause))
-                    indices.append((index, number))
-                    limits.append(token_limits[index] - budget)
-        request = partial(self.generator.sample, self._request(rests, 1, limits))
-        continuations = await self.generator.in_background(request) if rests else ()
-        for (index, number), rest in zip(indices, continuations, strict=True):
-            samples = samples_by_turn[index]
+                    rest = _Turn((*turn.prompt, *ids), prefix, seed, None if lead else turn.pause)
+                    begun.append((index, number, rest))
+        rests = [rest for _, _, rest in begun]
+        more = await self._generate(rests, 1, [limits[index] - budget for index, _, _ in begun]) if begun else ()
+        for (index, number, _), rest in zip(begun, more, strict=True):
+            samples = drawn[index]
             if isinstance(rest, Failure) or isinstance(samples, Failure):
-                samples_by_turn[index] = rest if isinstance(rest, Failure) else samples
+                drawn[index] = rest if isinstance(rest, Failure) else samples
             else:
-                start, [more] = samples[number], rest
-                samples[number] = Sample(start.token_ids + more.token_ids, start.logprobs + more.logprobs, start.forced)
-        return samples_by_turn
+                start, [end] = samples[number], rest
+                samples[number] = Sample(start.token_ids + end.token_ids, start.logprobs + end.logprobs, start.forced)
+        return drawn
 
-    def _request(self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]) -> SampleRequest:
-        return SampleRequest(
+    async def _generate(
+        self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]
+    ) -> list[list[Sample] | Failure]:
+        request = SampleRequest(
             [turn.prompt for turn in turns],
             count,
             [turn.seed for turn in turns],
@@ -178,11 +165,13 @@ class LLMPolicy:
             form=self.form,
             turn_prefixes=[turn.prefix.token_ids for turn in turns],
         )
+        drawn = await self.generator.in_background(partial(self.generator.sample, request))
+        return [each if isinstance(each, Failure) else list(each) for each in drawn]
 
     def _has_ended(self, turn: "_Turn", sample: Sample) -> bool:
-        if self.chat.has_ended(sample.token_ids) or turn.pause is None:
-            return self.chat.has_ended(sample.token_ids)
-        return turn.pause.reached((*turn.prefix.token_ids, *sample.token_ids))
+        if self.chat.has_ended(sample.token_ids):
+            return True
+        return turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *sample.token_ids))
 
     def _lead_in(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if it has begun."""
@@ -193,44 +182,38 @@ class LLMPolicy:
         return lead if self.form is None or self.form.may_follow(token_ids, lead) else ()
 
     def _legal_turns(self, state: State, prefix: Message) -> list[Action]:
-        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions
-        that the format cannot write are left out."""
+        """A turn for each legal action that the format can write, or the rest of the turn that has begun, without
+        log-probabilities."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
-        forced = () if prefix.partial else tuple(range(len(self.chat.closing)))
         for text in state.legal_actions or ():
-            call = text if self.grammar.calls == "text" else as_call(text, self.tools)
-            turn = self.grammar.write("", call)
+            turn = self.grammar.write("", text if self.grammar.calls == "text" else as_call(text, self.tools))
+            forced = tuple(range(len(self.chat.closing)))
             if prefix.partial:
                 opened, rest = prefix.content.rpartition(mark)[2], turn.partition(mark)[2]
                 if not rest.startswith(opened):
                     continue
-                turn = rest[len(opened) :]
-            within = (*self.chat.encode_within(turn), self.chat.stop_id)
-            ids = within if prefix.partial else self.chat.encode_action(turn)
+                ids, forced = (*self.chat.encode_within(rest[len(opened) :]), self.chat.stop_id), ()
+            else:
+                ids = self.chat.encode_action(turn)
             action = self._read(prefix, Sample(ids, (), forced))
             if not action.error:
                 written[ids] = replace(action, thought="")
         return list(written.values())
 
-    def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
-        """The sampled actions, then the scored ones in the order of the draw, with their priors."""
+    def _ranked(self, scored: Sequence[Action], seed: int) -> Proposal:
+        """The scored actions with their priors, in the order of a draw without replacement (Gumbel-top-k, Kool et al.
+        2019), or of P at temperature 0."""
         logprobs = np.array([action.logprob for action in scored])
-        # A different seed, because the samples of this state were drawn with ``seed``.
-        rng = np.random.default_rng(derive_seed(seed, "scored"))
-        noise = rng.gumbel(size=len(scored)) if self.temperature else 0.0
+        noise = np.random.default_rng(derive_seed(seed, "scored")).gumbel(size=len(scored)) if self.temperature else 0.0
         shares = np.exp(logprobs - logprobs.max())
-        shares /= shares.sum() * (len(sampled) + 1)
+        shares /= shares.sum()
         order = np.argsort(-(logprobs + noise), kind="stable").tolist()
-        # The forced tokens of a scored turn come first.
-        distinct = {
-            action.token_ids[:end]
-            for action in scored
-            for end in range(len(action.forced) + 1, len(action.token_ids) + 1)
-        }
+        sampled = [action.token_ids[len(action.forced) :] for action in scored]
+        distinct = {ids[: end + 1] for ids in sampled for end in range(len(ids))}
         return Proposal(
-            actions=(*sampled, *(scored[index] for index in order)),
-            priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[index]) for index in order)),
-            shared_tokens=sum(len(action.token_ids) - len(action.forced) for action in scored) - len(distinct),
+            actions=tuple(scored[index] for index in order),
+            priors=tuple(float(shares[index]) for index in order),
+            shared_tokens=sum(map(len, sampled)) - len(distinct),
         )
 
     def _whole(self, turn: "_Turn", sample: Sample) -> Action:
@@ -252,7 +235,7 @@ class TextPolicy(Protocol):
     """A policy that samples turns as text, without token ids: it can be evaluated, but not learnt from."""
 
     @property
-    def generator(self) -> Counting: ...
+    def generator(self) -> Any: ...
     @property
     def grammar(self) -> Grammar: ...
     @property
@@ -279,7 +262,7 @@ class Wanted:
     """If ``score`` will be called, the setting with which it would not be, for error messages; else empty."""
     format: str
     preface: str
-    """The user's own system message; empty if there is none."""
+    """The user's own system message, if any."""
     told: bool
     """Whether prompts explain the format and the tools."""
     tools: Sequence[ToolSpec]
@@ -327,25 +310,25 @@ class HeadValue:
         readable = [index for index, error in enumerate(errors) if not error]
         read_prompts = partial(self._read, [prompts[index] for index in readable])
         inputs = await self.generator.in_background(read_prompts) if readable else []
-        read, failed = list[torch.Tensor](), set[int]()
+        values, failed = dict[int, float](), set[int]()
         for index, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
                 errors[index] = each.reason
                 failed.add(index)
-            else:
-                read.append(each)
-        with torch.no_grad():
-            values = iter(self.head.value(torch.stack(read)).tolist() if read else ())
+        read = {index: each for index, each in zip(readable, inputs, strict=True) if isinstance(each, torch.Tensor)}
+        if read:
+            with torch.no_grad():
+                values = dict(zip(read, self.head.value(torch.stack([*read.values()])).tolist(), strict=True))
         unread = min(0.0, self.head.reward_range[0])
         return [
             Estimate(
-                unread if error else next(values) - state.paid,
+                values[index] - state.paid if index in values else unread,
                 self.chat.added_ids(reading),
-                error=error,
+                error=errors[index],
                 left_out=reading.left_out,
                 failed=index in failed,
             )
-            for index, (state, reading, error) in enumerate(zip(states, readings, errors, strict=True))
+            for index, (state, reading) in enumerate(zip(states, readings, strict=True))
         ]
 
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[torch.Tensor | Failure]:

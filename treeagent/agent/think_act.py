@@ -15,8 +15,8 @@ from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Tr
 
 
 class SplitPolicy:
-    """Samples a thought at a state where a turn begins, and an action at a state after a thought. A thought ends with
-    the token that completes the grammar's mark; a turn that ends before it is a whole turn."""
+    """Samples a thought where a turn begins, and an action after a thought. A thought ends with the token that
+    completes the grammar's mark; a turn that ends before it is a whole turn."""
 
     def __init__(self, policy: LLMPolicy) -> None:
         chat, grammar = policy.chat, policy.grammar
@@ -28,7 +28,6 @@ class SplitPolicy:
 
     @property
     def concurrent(self) -> bool:
-        """As for ``types.is_concurrent``."""
         return self.policy.concurrent
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -44,8 +43,7 @@ class SplitPolicy:
     def _thought(self, turn: Action) -> Action:
         """The thought of a turn that was paused after it; a whole turn unchanged."""
         sampled = len(turn.token_ids) - len(turn.forced)
-        paused = self._begins_action(turn.text) and sampled < self.policy.max_new_tokens
-        if not paused:
+        if not self._begins_action(turn.text) or sampled >= self.policy.max_new_tokens:
             return turn
         thought = self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs)
         return replace(thought, forced=turn.forced)

@@ -1,9 +1,8 @@
 """The value function: a scalar head on the policy's own forward pass at the last token of a state. It predicts the
 outcome of the whole episode.
 
-``ValueHead`` reads hidden states, which only a model in this process provides. ``LogprobHead`` reads the
-log-probabilities of some tokens instead, which engines and servers provide, too. The policy's checkpoint remains a
-standard Hugging Face checkpoint; the head is saved in a subfolder of it.
+``ValueHead`` reads hidden states, which only a model in this process provides; ``LogprobHead`` reads log-probabilities
+of some tokens, which engines and servers provide, too. It is saved in a subfolder of the policy's checkpoint.
 """
 
 import json
@@ -23,32 +22,24 @@ Reads = Literal["hidden", "logprobs"]
 LOGPROBS = 128
 """Number of tokens that a ``LogprobHead`` reads. It is also the most that a request to vLLM may ask for."""
 _LEAST_DEVIATION = 1e-3
-"""Least standard deviation of a feature, in nats for log-probabilities. One that varies less shows nothing but rounding
-errors."""
+"""Least standard deviation of a feature: one that varies less shows nothing but rounding errors."""
 
 
 class ValueHead(nn.Module):
     """The value low + (high - low) σ(u) of a state, where u = w₂ · tanh(W₁ x + b₁) + b₂ and x is the policy's last
-    hidden state at the last token of the state, with each feature standardised: a few are many times as large as all
-    others (Sun et al. 2024, "Massive Activations in Large Language Models"). w₂ and b₂ start at zero. With ``middle``,
-    u is the mean of two such functions; the other one reads the middle layer."""
+    hidden state at the last token of the state, with each feature standardised: a few are far larger than all others
+    (Sun et al. 2024, "Massive Activations"). w₂ and b₂ start at zero. With ``middle``, u is the mean of two such
+    functions; the other one reads the middle layer."""
 
     reads: ClassVar[Reads] = "hidden"
 
     def __init__(
-        self,
-        hidden_size: int,
-        reward_range: tuple[float, float] = (0.0, 1.0),
-        seed: int = 0,
-        *,
-        middle: bool = False,
+        self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0, *, middle: bool = False
     ) -> None:
-        """``hidden_size`` is the width of the policy's hidden states, ``reward_range`` the lowest and highest
-        return."""
+        """``reward_range``: the lowest and the highest return."""
         super().__init__()
-        low, high = reward_range
         self.hidden_size = hidden_size
-        self.reward_range = (float(low), float(high))
+        self.reward_range = (float(reward_range[0]), float(reward_range[1]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.hidden = nn.Linear(hidden_size, hidden_size)
@@ -72,8 +63,8 @@ class ValueHead(nn.Module):
 
     @torch.no_grad()
     def standardise(self, features: Tensor) -> None:
-        """Standardise by the means and standard deviations of ``features``, (states, features). The first layer of a
-        head that has learnt is rewritten for the new scale, so that its values stay the same."""
+        """Standardise by the means and standard deviations of ``features``, (states, features). A head that has learnt
+        keeps its values: its first layer is rewritten for the new scale."""
         if self.middle is not None:
             self.middle.standardise(features[:, : self.hidden_size])
         features = features[:, -self.hidden_size :].to(self.hidden.weight)
@@ -122,13 +113,8 @@ class ValueHead(nn.Module):
         folder = checkpoint / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.state_dict(), folder / "model.safetensors")
-        facts = {
-            "hidden_size": self.hidden_size,
-            "reward_range": self.reward_range,
-            "reads": self.reads,
-            **({"middle": True} if self.middle is not None else {}),
-        }
-        (folder / "config.json").write_text(json.dumps(facts))
+        facts = {"hidden_size": self.hidden_size, "reward_range": self.reward_range, "reads": self.reads}
+        (folder / "config.json").write_text(json.dumps(facts | ({"middle": True} if self.middle is not None else {})))
 
     @staticmethod
     def load(checkpoint: Path) -> "ValueHead":
@@ -160,7 +146,6 @@ class LogprobHead(ValueHead):
 
     @property
     def chosen(self) -> bool:
-        """Whether tokens have been chosen."""
         return len(set(self.token_ids)) == self.hidden_size
 
     @torch.no_grad()

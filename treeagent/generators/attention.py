@@ -6,16 +6,14 @@ A four-dimensional attention mask replaces the model's own, so it must include s
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import get_ident
-from typing import cast
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from treeagent.types import UserError
 
@@ -52,36 +50,29 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
 
 @contextmanager
 def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
-    """Collect hidden states of each forward pass of this thread in the block, [rows, tokens, 2 · hidden size]: those of
-    the backbone's middle layer (or its last ones, if that cannot be told), and behind them its last ones."""
-    collected, middle, body, thread = list[Tensor](), list[Tensor](), backbone(model), get_ident()
-    lists = [each for each in body.children() if isinstance(each, nn.ModuleList) and len(each)]
-    layers = max(lists, key=len) if lists else None
+    """Collect hidden states of each forward pass in the block, [rows, tokens, 2 · hidden size]: those of the backbone's
+    middle layer (or its last ones, if that cannot be told), and behind them its last ones."""
+    collected, middle, body = list[Tensor](), list[Tensor](), backbone(model)
+    layers = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len, default=())
 
     def keep(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        if get_ident() == thread:
-            middle[:] = [output if isinstance(output, Tensor) else output[0]]
+        middle[:] = [output if isinstance(output, Tensor) else output[0]]
 
-    def collect(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> None:
-        if get_ident() == thread:
-            last = output.last_hidden_state
-            assert last is not None
-            lower = middle.pop() if middle else last
-            collected.append(torch.cat([lower.to(last) if lower.shape == last.shape else last, last], -1))
+    def collect(module: nn.Module, arguments: object, output: Any) -> None:
+        last = output.last_hidden_state
+        lower = middle.pop() if middle else last
+        collected.append(torch.cat([lower.to(last) if lower.shape == last.shape else last, last], -1))
 
-    handles = [body.register_forward_hook(collect)]
-    if layers is not None:
-        handles.append(layers[len(layers) // 2 - 1].register_forward_hook(keep))
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(body.register_forward_hook(collect))
+        if len(layers):
+            hooks.enter_context(layers[len(layers) // 2 - 1].register_forward_hook(keep))
         yield collected
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def logit_columns(model: PreTrainedModel | PeftModel, first: int, end: int) -> Tensor:
-    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass. A number
-    would give a slice that is not contiguous, with which the head takes 12 to 800 times as long on a CPU."""
+    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass. With a
+    number, whose slice is not contiguous, the head takes 12 to 800 times as long on a CPU."""
     return torch.arange(first, end, device=model.device)
 
 
@@ -132,13 +123,8 @@ def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 def windowed(
     windows: Mapping[str, Window | None], mask: Tensor, seen: Tensor, queries: Tensor, keys: Tensor
 ) -> Tensor | dict[str, Tensor]:
-    """The ``attention_mask`` of a model with these ``windows``; ``mask`` is ``additive(seen)``, that without a window.
-
-    Args:
-        seen: whether a query may attend to a key if there is no window, [rows, queries, keys].
-        queries: positions of the queries, [rows, queries].
-        keys: positions of the keys, [rows, keys].
-    """
+    """The ``attention_mask`` of a model with these ``windows``; ``mask`` is ``additive(seen)``, that without a window;
+    ``queries`` and ``keys`` are positions, [rows, queries] and [rows, keys]."""
     longest = int(queries.max()) + 1
     masks = {
         kind: mask
@@ -152,13 +138,12 @@ def windowed(
 
 
 def context_length(model: PreTrainedModel | PeftModel) -> int:
-    """The most tokens of a row; ``sys.maxsize`` if the configuration gives no limit. With LongRoPE, keys of a row
-    longer than in the original training are rotated differently, so that is the limit."""
+    """The most tokens of a row; ``sys.maxsize`` if the configuration gives no limit."""
     return context_of(base_model(model).config)
 
 
 def context_of(config: PreTrainedConfig) -> int:
-    """``context_length`` of a model with this configuration."""
+    """As ``context_length``. With LongRoPE, keys beyond the original training's length are rotated differently."""
     config = config.get_text_config()
     limit: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
     rope = getattr(config, "rope_parameters", None) or {}

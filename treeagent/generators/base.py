@@ -1,16 +1,13 @@
 """The interface of a language model: it takes prompts as token ids, and returns sampled token ids with their
-log-probabilities.
-
-Three implementations: ``local`` runs a transformers model in this process, ``vllm`` runs a vLLM engine in this process,
-and ``remote`` sends requests to a server. This module does not import torch.
+log-probabilities: ``local`` (transformers in this process), ``vllm`` (its engine) or ``remote`` (a server).
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treeagent.threads import in_thread
 from treeagent.types import CONTEXT_FULL
@@ -19,6 +16,8 @@ if TYPE_CHECKING:
     from treeagent.generators.structured import Form  # imports transformers
 
 Answer = TypeVar("Answer")
+Ids = tuple[int, ...]
+"""Token ids of a prompt or of its continuation."""
 _ROUNDING = 1e-3
 """By how much a log-probability may exceed 0, in nats."""
 
@@ -45,12 +44,6 @@ class Sample:
     """Log-probability of each token in nats, under the distribution that it was drawn from."""
     forced: tuple[int, ...] = ()
     """As for ``Action``."""
-
-    def followed_by(self, token_ids: Sequence[int]) -> "Sample":
-        """This sample with forced tokens appended."""
-        indices = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
-        zeros = (0.0,) * len(token_ids)
-        return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *indices))
 
 
 def checked_sample(token_ids: Sequence[object], logprobs: Sequence[object], most: int, vocabulary: int) -> Sample:
@@ -88,7 +81,7 @@ class Pause:
     """Called with all token ids sampled so far."""
 
     def cut(self, sample: Sample) -> Sample:
-        """Shorten a sample that was drawn without this pause, as if it had been drawn with it."""
+        """A sample of an engine or a server, which has no pauses, as if it had been drawn with this one."""
         for index, token in enumerate(sample.token_ids, start=1):
             if token in self.tokens and self.reached(sample.token_ids[:index]):
                 return Sample(sample.token_ids[:index], sample.logprobs[:index])
@@ -100,9 +93,8 @@ class SampleRequest:
     """A batch of prompts, with the settings for sampling their continuations."""
 
     prompts: Sequence[tuple[int, ...]]
-    """Token ids of each prompt."""
     count: int
-    """Samples per prompt; at most 1 at temperature 0, except for ``local``."""
+    """Samples per prompt."""
     seeds: Sequence[int]
     """One seed per prompt. The samples of ``prompts[i]`` depend only on ``seeds[i]``, up to rounding."""
     stop_id: int
@@ -114,10 +106,9 @@ class SampleRequest:
     pauses: Sequence[Pause | None] = ()
     """One per prompt; empty means no pauses."""
     form: "Form | None" = None
-    """A grammar for the whole turn. ``local`` reports log-probabilities among all tokens, as the learners compute them;
-    engines and servers report them among the allowed tokens."""
+    """A grammar for the whole turn. ``local`` reports log-probabilities among all tokens, others among the allowed."""
     turn_prefixes: Sequence[tuple[int, ...]] = ()
-    """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``; empty means none."""
+    """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``."""
     other_stops: Sequence[int] = ()
     """Further tokens that end a sample, as ``stop_id`` does."""
 
@@ -132,7 +123,7 @@ class SampleRequest:
         return [min(new, context - len(prompt)) for new, prompt in zip(requested, self.prompts, strict=True)]
 
     def paused(self, samples_by_prompt: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
-        """Apply the pauses to samples that were drawn without them, because engines and servers have no pauses."""
+        """Apply the pauses to samples that were drawn without them."""
         pauses = self.pauses or [None] * len(self.prompts)
         return [
             samples if isinstance(samples, Failure) else [pause.cut(each) if pause else each for each in samples]
@@ -157,25 +148,37 @@ def common_prefix(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(ids[0] for ids in alike)
 
 
-def samples_from_trie(
-    candidates: Sequence[tuple[int, ...]], logprobs: Mapping[tuple[int, ...], Mapping[int, float]]
-) -> list[Sample]:
-    """The candidates as samples; ``logprobs`` holds the log-probability of each token after each prefix."""
-    return [Sample(ids, tuple(logprobs[ids[:index]][token] for index, token in enumerate(ids))) for ids in candidates]
+Asked = tuple[Ids, list[int]]
+"""A prompt, and the tokens whose log-probabilities after it are wanted, in nats."""
 
 
-class Counting(Protocol):
-    """Whatever counts the tokens that go through a model."""
-
-    @property
-    def usage(self) -> Usage: ...
+def score_each_prefix(
+    prompts: Sequence[Ids],
+    candidates: Sequence[Sequence[Ids]],
+    ask: Callable[[list[Asked]], Sequence[list[float] | Failure]],
+) -> list[list[Sample] | Failure]:
+    """``Generator.score`` where each proper prefix of a candidate is a request, so that a prefix cache helps."""
+    tries = [prefix_trie(each) if each else {} for each in candidates]
+    pairs = zip(prompts, tries, strict=True)
+    rows = iter(ask([(prompt + prefix, trie[prefix]) for prompt, trie in pairs for prefix in trie]))
+    scored = list[list[Sample] | Failure]()
+    for each, trie in zip(candidates, tries, strict=True):
+        answers = {prefix: next(rows) for prefix in trie}
+        if failed := [row for row in answers.values() if isinstance(row, Failure)]:
+            scored.append(failed[0])
+            continue
+        known = dict[tuple[int, ...], float]()
+        for prefix, row in answers.items():
+            known |= {(*prefix, token): value for token, value in zip(trie[prefix], row, strict=True)}
+        scored.append([Sample(ids, tuple(known[ids[: end + 1]] for end in range(len(ids)))) for ids in each])
+    return scored
 
 
 class Generator(ABC):
     """A language model that samples. Callers must pass only prompts for which ``refusal`` returns no reason."""
 
     concurrent = False
-    """Whether several threads may call the generator at the same time and are answered concurrently."""
+    """Whether several threads may call it at the same time."""
     usage: Usage
     context: int
     """Most tokens of a prompt and its sample together."""
@@ -184,25 +187,21 @@ class Generator(ABC):
 
     @abstractmethod
     def sample(self, request: SampleRequest) -> Sequence[Sequence[Sample] | Failure]:
-        """Draw ``count`` samples of each prompt. A sample ends with the stop token, at its limit, at its pause, or at
-        the end of the model's context."""
+        """Draw ``count`` samples of each prompt. It ends at a stop token, a limit, its pause or the context."""
 
     @abstractmethod
     def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> Sequence[Sequence[Sample] | Failure]:
         """Given continuations of each prompt as samples, with the log-probabilities that they would have if sampled at
-        ``temperature``; 0 means 1. Common prefixes are computed once. A prompt without candidates is only read."""
+        ``temperature``; 0 means 1."""
 
     @abstractmethod
     def forget(self) -> None:
         """Drop all cached prefixes. Must be called after the weights have changed."""
 
     async def in_background(self, call: Callable[[], Answer]) -> Answer:
-        """Run a call of this generator; in a thread, without blocking the event loop, if it is concurrent."""
+        """Run a call of this generator; in a thread if it is concurrent."""
         return await in_thread(call) if self.concurrent else call()
 
     def refusal(self, prompt: tuple[int, ...]) -> str:

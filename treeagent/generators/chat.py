@@ -1,11 +1,8 @@
 """Conversations as token ids, by the tokenizer's own chat template, without ever tokenising a sampled action again.
 
-A text has many tokenisations: a model may sample "lam" + "p" where the tokenizer writes "lamp". Stored
-log-probabilities and the prefix cache belong to the sampled ids, so these enter the next prompt unchanged. The template
-gets a stand-in character for each turn of the agent, the rendered text is cut there, and only the text in between is
-tokenised. A template that rewrites the text before a turn is refused.
-
-Only the marks of the template and of a turn's format become special tokens. A mark in an observation or a tool's
+A text has many tokenisations, and stored log-probabilities belong to the sampled ids, so these enter the next prompt
+unchanged. The template gets a stand-in for each turn of the agent, the rendered text is cut there, and only the text in
+between is tokenised. A template that rewrites the text before a turn is refused. A mark in an observation or a tool's
 description stays plain text, so no web page and no tool server can write a turn of the agent.
 """
 
@@ -53,10 +50,9 @@ _TEST_CONVERSATION = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A conversation as the policy reads it."""
+    """A conversation as the policy reads it: a short note replaces each observation that was left out."""
 
     messages: tuple[Message, ...]
-    """The messages; a short note replaces each observation that was left out."""
     left_out: tuple[int, ...] = ()
     """Indices of the observations that were left out, if the last message made the prompt start anew; else empty."""
     error: str = ""
@@ -65,14 +61,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a conversation is passed to the template."""
+    """How a conversation is passed to the template: whether it writes the tools, the role of the observations ("tool"
+    or "user"), and whether it has a system role; without one, the system text begins the first message."""
 
     tools: bool
-    """Whether the template writes the tools."""
     answers: str
-    """Role of the observations: "tool" or "user"."""
     system: bool
-    """Whether the template has a system role; without one, the system text begins the first message."""
 
 
 class ChatFormat:
@@ -81,14 +75,10 @@ class ChatFormat:
     Args:
         instructions: system message of every conversation, unless the template writes the tools itself.
         preface: text before the instructions, in every conversation.
-        tools: tools in OpenAI's form, which the template writes. Observations then have the role "tool" if it has it.
+        tools: tools in OpenAI's form, which the template writes.
         context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
         shots: demonstrations that every prompt shows as earlier turns, from a message to a turn of the agent.
-        end_ids: further tokens that end a turn of the agent (``Generator.end_ids``).
-
-    Attributes:
-        stop_id: the token with which the template ends a turn, or else the tokenizer's end of sequence.
-        other_stops: further tokens with which the model may end a turn.
+        end_ids: tokens beside ``stop_id``, with which the template ends a turn, that end one (``other_stops``).
     """
 
     def __init__(
@@ -122,18 +112,26 @@ class ChatFormat:
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self.encode_action = lru_cache(maxsize=1 << 16)(self._encode_action)
-        self._cached_savings = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
         self._choose_form()
-        self.stop_text, self.stop_id = self._stop([token.content for token in added])
+        after = self._render(_TEST_CONVERSATION).partition(_placeholder(0))[2].lstrip()
+        self.stop_text = next((e.content for e in added if after.startswith(e.content)), tokenizer.eos_token)
+        if self.stop_text is None:
+            raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
+        self.stop_id: int = tokenizer.get_vocab()[self.stop_text]
         ends = {*end_ids, self.stop_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id}
         self.other_stops = tuple(sorted(ends - {self.stop_id}))
+        self._shots = tuple(map(self.with_ids, shots))
+        for number, shot in enumerate(self._shots):
+            for index, message in enumerate(shot):
+                if message.role == "assistant":
+                    self._shown += self._new_ids(shot[:index], number) + message.token_ids
         if shots:
-            self._set_shots(shots)
+            self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
-        for cached in (self.context_ids, self._cached_savings, self._render, self.encode_action):
+        for cached in (self.context_ids, self._render, self.encode_action):
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -145,8 +143,8 @@ class ChatFormat:
         return tuple(chain.from_iterable(each["input_ids"] for each in encoded))
 
     def _encode_action(self, text: str) -> tuple[int, ...]:
-        """Ids of a turn that no model sampled, with the stop token. If the template has opened a thought, the turn goes
-        on with its own thought, or begins with ``closing``."""
+        """Ids of a turn that no model sampled, with the stop token. A thought that the template has opened is closed or
+        goes on."""
         if self.opens_thought and text.startswith(opening := "<think>\n"):
             return (*self.encode_within(text.removeprefix(opening)), self.stop_id)
         return (*self.closing, *self._encode_turn(text), self.stop_id)
@@ -183,8 +181,7 @@ class ChatFormat:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_within(self, text: str) -> tuple[int, ...]:
-        """Ids of text that continues a turn. SentencePiece begins every text with a blank, so the text is encoded
-        behind another one, whose ids are then removed."""
+        """Ids of text that continues a turn: encoded behind another one, since SentencePiece would add a blank."""
         other = "a" if text.startswith("\n") else "\n"
         before, ids = self.encode(other), self._encode_turn(other + text)
         return ids[len(before) :] if ids[: len(before)] == before else self._encode_turn(text)
@@ -229,9 +226,8 @@ class ChatFormat:
     def read(self, messages: tuple[Message, ...]) -> Reading:
         """The conversation as the policy reads it within ``context_tokens``.
 
-        It is replayed turn by turn. When a prompt becomes too long, the oldest observations are left out of it and of
-        all later prompts, until it takes only half of the tokens; so between two cuts many prompts each continue the
-        one before, which the prefix cache needs. The opening, the agent's turns and the newest observation stay.
+        When a prompt becomes too long, the oldest observations are left out of it and of all later ones, until it takes
+        only half of the tokens. The opening, the agent's turns and the newest observation stay.
         """
         limit = self._context_tokens
         if limit is None:
@@ -265,15 +261,12 @@ class ChatFormat:
         """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens."""
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"] or [0]
         for index in range(turns[0], turns[-1]):
-            saved = self._cached_savings(messages[index].content) if messages[index].role == "user" else 0
-            if surplus > 0 and saved > 0 and index not in left_out:
-                left_out, surplus = (*left_out, index), surplus - saved
+            if surplus > 0 and messages[index].role == "user" and index not in left_out:
+                [note] = as_read(messages[index : index + 1], (0,))
+                saved = len(self.encode(messages[index].content)) - len(self.encode(note.content))
+                if saved > 0:
+                    left_out, surplus = (*left_out, index), surplus - saved
         return left_out
-
-    def _tokens_saved(self, observation: str) -> int:
-        """Tokens saved by replacing an observation with its note."""
-        (note,) = as_read([Message("user", observation)], (0,))
-        return len(self.encode(observation)) - len(self.encode(note.content))
 
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """The ids that the messages after the agent's last turn add, with the opening of its next turn; none while a
@@ -304,8 +297,8 @@ class ChatFormat:
 
     def _text_after_turn(self, rendered: str, before: tuple[Message, ...], shown: int = 0) -> str:
         """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
-        and the messages ``before``. The text before it must be what the model read, except for blanks at its end and a
-        missing part of the generation prompt, such as a ``<think>`` that the template leaves out of earlier turns."""
+        and the messages ``before``. The text before it must be what the model read, but for blanks at its end and a
+        part of the generation prompt, such as a ``<think>`` that the template leaves out of earlier turns."""
         read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
         turn = sum(message.role == "assistant" for message in earlier)
         head, found, added = rendered.partition(_placeholder(turn))
@@ -345,25 +338,8 @@ class ChatFormat:
         if form.tools and any(name not in rendered for name in self._tool_names):
             raise self._unusable("writes no tools")
 
-    def _set_shots(self, shots: Sequence[Sequence[Message]]) -> None:
-        self._shots = tuple(self.with_ids(shot) for shot in shots)
-        for number, shot in enumerate(self._shots):
-            for index, message in enumerate(shot):
-                if message.role == "assistant":
-                    self._shown += self._new_ids(shot[:index], number) + message.token_ids
-        self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
-
-    def _stop(self, added: Sequence[str]) -> tuple[str, int]:
-        """Text and id of the token that ends a turn: one of the ``added`` tokens, longest first, special or not."""
-        after = self._render(_TEST_CONVERSATION).partition(_placeholder(0))[2].lstrip()
-        text = next((token for token in added if after.startswith(token)), self.tokenizer.eos_token)
-        if text is None:
-            raise UserError(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
-        return str(text), self.tokenizer.get_vocab()[str(text)]
-
     def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
-        """The first ``shown`` demonstrations and the conversation as the template writes them, with stand-ins;
-        ``opening`` adds the opening of the next turn."""
+        """The first ``shown`` demonstrations and the conversation, then the ``opening`` of a turn, with stand-ins."""
         tools = self._tools if self._form.tools else None
         try:
             return str(
@@ -382,11 +358,9 @@ class ChatFormat:
             ) from error
 
     def _rows(self, conversations: Sequence[tuple[Message, ...]]) -> list[dict[str, str]]:
-        rows: list[dict[str, str]] = []
-        texts = (self._preface, "" if self._form.tools else self._instructions)
-        opening = [text for text in texts if text]
+        rows, turns = list[dict[str, str]](), 0
+        opening = [text for text in (self._preface, "" if self._form.tools else self._instructions) if text]
         later = {"user": self._form.answers, "system": "system" if self._form.system else "user"}
-        turns = 0
         for conversation in conversations:
             first = turns
             for message in conversation:

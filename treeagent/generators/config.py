@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.types import REACHES_OUT
 
-ActionSource = Literal["sample", "score", "both"]
-"""Whether candidates are sampled, or the environment's legal actions are scored, or both."""
+ActionSource = Literal["sample", "score"]
+"""Whether candidates are sampled, or the environment's legal actions are scored."""
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 """Number format of weights; "auto" takes the checkpoint's own."""
 

@@ -1,13 +1,12 @@
 """Sampling from a transformers model on this machine, with every prompt token read only once.
 
-*The prefix cache.* A child's prompt in a search tree is its parent's prompt, the action sampled there, and a new
-observation. Keys and values are kept in segments, which are runs of tokens such as an observation or an action. A
-segment points to the one before it, so segments form a trie. To read a prompt, the longest chain of segments that
-matches its beginning is copied into one buffer, and only the remaining tokens go through the model.
+*The prefix cache.* Keys and values are kept in segments, runs of tokens such as an observation or an action, which form
+a trie. To read a prompt, the longest chain of segments that matches its beginning is copied into one buffer, and only
+the remaining tokens go through the model.
 
 *Siblings in one row.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
-new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other. Given
-continuations (``score``) share a row in the same way, and all their tokens go through the model together.
+new tokens, all at the same position, and the attention mask hides them from each other. Given continuations (``score``)
+share a row in the same way.
 """
 
 import sys
@@ -34,14 +33,13 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, Usage, prefix_trie
+from treeagent.generators.base import Generator, Ids, Pause, Sample, SampleRequest, Usage, prefix_trie
 from treeagent.types import UserError
 
 Row = TypeVar("Row")
 
 _SCORED_LOGITS = 2**28
-"""Most logits that one forward pass of ``LocalGenerator.score`` computes (1 GiB in single precision), unless a single
-row has more."""
+"""Most logits that one forward pass of ``LocalGenerator.score`` computes (1 GiB in single precision)."""
 
 _NAMES = """
 cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral
@@ -60,8 +58,7 @@ class Segment:
     keys_values: Tensor
     """[layers, 2, heads, tokens, head width]"""
     hidden: Tensor | None = None
-    """[2 · width]: the hidden states of the middle and the last layer at the segment's last token; None if the segment
-    was sampled rather than read."""
+    """[2 · width]: of the middle and the last layer at the last token; None if the segment was sampled, not read."""
     logits: Tensor | None = None
     """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
@@ -137,9 +134,7 @@ class _Layer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self.keys, self.values = keys[:, :, :length], values[:, :, :length]
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         end = self.length + key_states.shape[-2]
         self.keys_buffer[:, :, self.length : end] = key_states
         self.values_buffer[:, :, self.length : end] = value_states
@@ -159,15 +154,10 @@ class LocalGenerator(Generator):
         max_rows: int = 128,
         vocabulary: int = sys.maxsize,
     ) -> None:
-        """
-        Args:
-            max_rows: most prompts that go through the model together.
-            vocabulary: number of tokens of the tokenizer; a padded output beyond them is never drawn.
-        """
-        self.model = model.eval()
-        self.cache = PrefixCache(cache_bytes)
-        self.max_rows = max_rows
-        self.vocabulary = vocabulary
+        """At most ``max_rows`` prompts go through the model together. A padded output beyond the tokenizer's
+        ``vocabulary`` is never drawn."""
+        self.model, self.cache = model.eval(), PrefixCache(cache_bytes)
+        self.max_rows, self.vocabulary = max_rows, vocabulary
         ends = getattr(base_model(model).generation_config, "eos_token_id", None)
         self.end_ids = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
         self.usage = Usage()
@@ -212,7 +202,10 @@ class LocalGenerator(Generator):
         """The last segment of each prompt, with ``hidden`` and ``logits``."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
-        self._read_shared(prompts)
+        shared = self.shared
+        continued = shared and any(prompt[: len(shared)] == shared != prompt for prompt in prompts)
+        if continued and sum(len(segment.token_ids) for segment in self.cache.find(shared)) < len(shared):
+            self._batched(1, lambda rows: self._encode([shared]))
         for prompt in dict.fromkeys(prompts):
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
@@ -223,14 +216,6 @@ class LocalGenerator(Generator):
                 missing.append(prompt)
         known.update(zip(missing, self._batched(len(missing), lambda rows: self._encode(missing[rows])), strict=True))
         return [known[prompt] for prompt in prompts]
-
-    def _read_shared(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Read ``shared`` if a prompt continues it and the cache does not hold it."""
-        shared = self.shared
-        if not shared or not any(prompt[: len(shared)] == shared != prompt for prompt in prompts):
-            return
-        if sum(len(segment.token_ids) for segment in self.cache.find(shared)) < len(shared):
-            self._batched(1, lambda rows: self._encode([shared]))
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
         """Run ``work`` on slices of ``count`` rows, each as large as ``max_rows`` and the GPU's memory allow."""
@@ -245,12 +230,7 @@ class LocalGenerator(Generator):
                         "the GPU's memory does not hold the keys and values of one prompt's samples: lower "
                         "policy.cache_bytes or search.candidates, or use a smaller model"
                     ) from None
-                if rows // 2 < self.max_rows:  # a read inside ``sample`` or ``score`` may have halved it already
-                    self.max_rows = rows // 2
-                    warnings.warn(
-                        f"the GPU's memory is full: from now on {self.max_rows} prompts go through the model together",
-                        stacklevel=2,
-                    )
+                self.max_rows = min(self.max_rows, rows // 2)
         return done
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
@@ -260,9 +240,7 @@ class LocalGenerator(Generator):
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
         width, past = max(map(len, new)), max(pasts)
         buffer = self._buffer(paths, past, width)
-        device = self.model.device
-        ids = torch.zeros(len(new), width, dtype=torch.long)
-        positions = torch.zeros(len(new), width, dtype=torch.long)
+        ids, positions = torch.zeros(2, len(new), width, dtype=torch.long)
         keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
         for row, (tokens, known) in enumerate(zip(new, pasts, strict=True)):
@@ -273,16 +251,10 @@ class LocalGenerator(Generator):
             keys[row, past + pad :] = positions[row, pad:]
             seen[row, pad:, past - known : past] = True
             seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
+        last = logit_columns(self.model, width - 1, width)
         with hidden_states(self.model) as collected:
-            output = self.model(
-                input_ids=ids.to(device),
-                position_ids=positions.to(device),
-                attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
-                past_key_values=_cache(buffer, past),
-                use_cache=True,
-                logits_to_keep=logit_columns(self.model, width - 1, width),
-            )
-        hidden, logits = collected[0][:, -1].float(), output.logits[:, -1].float()
+            logits = self._logits(_cache(buffer, past), ids, positions, seen, keys, logits_to_keep=last)[:, -1].float()
+        hidden = collected[0][:, -1].float()
         segments = []
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
@@ -301,10 +273,9 @@ class LocalGenerator(Generator):
         def draw(rows: slice) -> list[list[Sample]]:
             leaves = self._read(request.prompts[rows])
             # One row of random numbers per token, so that the draws of a prompt do not depend on the lengths of others.
-            draws = [
-                np.random.default_rng(seed).random((max(limits[rows]), request.count)) for seed in request.seeds[rows]
-            ]
-            samples = self._decode(request, rows, leaves, torch.from_numpy(np.stack(draws)), limits[rows])
+            shape = max(limits[rows]), request.count
+            draws = np.stack([np.random.default_rng(seed).random(shape) for seed in request.seeds[rows]])
+            samples = self._decode(request, rows, leaves, torch.from_numpy(draws), limits[rows])
             self.cache.trim()
             return samples
 
@@ -312,10 +283,7 @@ class LocalGenerator(Generator):
 
     @torch.no_grad()
     def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample]]:
         def work(rows: slice) -> list[list[Sample]]:
             scored = self._score(self._read(prompts[rows]), candidates[rows], temperature or 1.0)
@@ -325,7 +293,7 @@ class LocalGenerator(Generator):
         return self._batched(len(prompts), work)
 
     def _score(
-        self, leaves: Sequence[Segment], candidates: Sequence[Sequence[tuple[int, ...]]], temperature: float
+        self, leaves: Sequence[Segment], candidates: Sequence[Sequence[Ids]], temperature: float
     ) -> list[list[Sample]]:
         """Score ``candidates`` as continuations of ``leaves``, without caching them: search continues only a few."""
         tries = [prefix_trie(each) for each in candidates]
@@ -346,15 +314,11 @@ class LocalGenerator(Generator):
             scored.append([Sample(ids, tuple(next(scores) for _ in ids)) for ids in sequences])
         return scored
 
-    def _logits_after(
-        self, leaves: Sequence[Segment], tries: Sequence[dict[tuple[int, ...], list[int]]], width: int
-    ) -> Tensor:
+    def _logits_after(self, leaves: Sequence[Segment], tries: Sequence[dict[Ids, list[int]]], width: int) -> Tensor:
         """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].
         Each prefix is a column of its last token, which attends to the prompt, its shorter prefixes and itself."""
-        rows, paths = len(leaves), [_chain(leaf) for leaf in leaves]
-        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
-        past = int(pasts.max())
-        buffer = self._buffer(paths, past, width)
+        rows = len(leaves)
+        buffer, pasts, past, prefix = self._after(leaves, width, width)
         # Filled as NumPy arrays: setting single elements of a tensor would take longer than the pass of a small model.
         ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
         above = np.zeros((rows, width, width), dtype=np.bool_)
@@ -367,50 +331,35 @@ class LocalGenerator(Generator):
                     above[row, index] = above[row, column[token_prefix[:-1]]]
                 above[row, index, index] = True
         self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
-        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
         seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
         positions = pasts[:, None] + torch.from_numpy(depths)
         keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
-        output = self.model(
-            input_ids=torch.from_numpy(ids).to(self.model.device),
-            position_ids=positions.to(self.model.device),
-            attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
-            past_key_values=_cache(buffer, past),
-            use_cache=True,
-        )
-        logits: Tensor = output.logits
-        return logits
+        return self._logits(_cache(buffer, past), torch.from_numpy(ids), positions, seen, keys)
 
     def _decode(
         self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]
     ) -> list[list[Sample]]:
-        """Sample continuations of ``leaves``, the last segments of the slice ``part`` of the request's prompts.
-
-        Args:
-            draws: uniform random numbers, one per token to be sampled: [prompts, new tokens, siblings].
-        """
+        """Sample continuations of ``leaves``, the last segments of the slice ``part`` of the request's prompts, by
+        ``draws``: uniform random numbers, [prompts, new tokens, siblings]."""
         rows, steps, count = draws.shape
         if not count:
             return [[] for _ in leaves]
-        paths = [_chain(leaf) for leaf in leaves]
-        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
-        past = int(pasts.max())
-        buffer = self._buffer(paths, past, steps * count)
+        buffer, pasts, past, prefix = self._after(leaves, count, steps * count)
         # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
         # Column past + step * count + k belongs to sibling k, which attends only to the prefix and its own columns.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
-        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
         seen = torch.cat([prefix, own], dim=-1)
-        mask = self._additive(seen)
+        mask = additive(seen, self.model.dtype, self.model.device)
         news = torch.arange(steps).repeat_interleave(count)
         keys = pasts[:, None] + torch.cat([torch.arange(past) - past, news])
         cache = _cache(buffer, past)
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
-        pauses = request.pauses[part]
-        turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
-        states = None if request.form is None else request.form.sample_states(turns, count, logits.shape[-1])
+        pauses, states = request.pauses[part], None
+        if request.form is not None:
+            turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
+            states = request.form.sample_states(turns, count, logits.shape[-1])
         known = torch.arange(logits.shape[-1]) < self.vocabulary if logits.shape[-1] > self.vocabulary else None
         stops = torch.tensor(request.stop_ids)
         for step in range(steps):
@@ -427,14 +376,8 @@ class LocalGenerator(Generator):
             # A row at its own limit stays where it is: a position beyond the context would fail.
             places = pasts + torch.clamp(torch.tensor(limits) - 1, max=step)
             positions, end = places[:, None].expand(rows, count), past + (step + 1) * count
-            output = self.model(
-                input_ids=tokens[:, step].to(self.model.device),
-                position_ids=positions.to(self.model.device),
-                attention_mask=windowed(self.windows, mask[..., :end], seen[..., :end], positions, keys[:, :end]),
-                past_key_values=cache,
-                use_cache=True,
-            )
-            logits = output.logits.float().cpu()
+            columns = seen[..., :end], keys[:, :end], mask[..., :end]
+            logits = self._logits(cache, tokens[:, step], positions, *columns).float().cpu()
         self.usage.generated_tokens += int(lengths.sum())
         return [
             self._keep(leaf, buffer[:, :, row, :, past:], tokens[row], logprobs[row], lengths[row])
@@ -456,6 +399,15 @@ class LocalGenerator(Generator):
                 self.cache.add(Segment(leaf, fed, keys_values))
         return samples
 
+    def _after(self, leaves: Sequence[Segment], queries: int, new: int) -> tuple[Tensor, Tensor, int, Tensor]:
+        """The buffer of ``leaves`` with room for ``new`` tokens, the lengths of the prefixes [rows], the longest, and
+        whether each query sees each of its columns, [rows, queries, longest]."""
+        paths = [_chain(leaf) for leaf in leaves]
+        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
+        past = int(pasts.max())
+        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(len(leaves), queries, past)
+        return self._buffer(paths, past, new), pasts, past, prefix
+
     def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
         """Keys and values, [layers, 2, rows, heads, past + new, head width]; those of ``paths`` end at column
         ``past``."""
@@ -470,8 +422,20 @@ class LocalGenerator(Generator):
                 end = start
         return buffer
 
-    def _additive(self, seen: Tensor) -> Tensor:
-        return additive(seen, self.model.dtype, self.model.device)
+    def _logits(
+        self, cache: Cache, ids: Tensor, positions: Tensor, seen: Tensor, keys: Tensor, *masks: Tensor, **options: Any
+    ) -> Tensor:
+        """The logits of one forward pass. ``masks`` may hold ``additive(seen)``, where it is known."""
+        [mask] = masks or [additive(seen, self.model.dtype, self.model.device)]
+        output = self.model(
+            input_ids=ids.to(self.model.device),
+            position_ids=positions.to(self.model.device),
+            attention_mask=windowed(self.windows, mask, seen, positions, keys),
+            past_key_values=cache,
+            use_cache=True,
+            **options,
+        )
+        return cast(Tensor, output.logits)
 
 
 def _cache(buffer: Tensor, length: int) -> Cache:
@@ -499,14 +463,9 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
 
 
 def _draw(logits: Tensor, uniform: Tensor, temperature: float, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Draw tokens by inverting the cumulative distribution. Returns them and their log-probabilities, [rows, siblings]
-    each.
-
-    Args:
-        logits: [rows, siblings, vocabulary].
-        uniform: random numbers in [0, 1), [rows, siblings].
-        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens.
-    """
+    """Draw tokens by inverting the cumulative distribution. Returns them and their log-probabilities among all tokens,
+    [rows, siblings] each. ``logits``, and ``allowed`` (tokens that may be drawn), are [rows, siblings, vocabulary];
+    ``uniform`` are random numbers in [0, 1), [rows, siblings]."""
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
     kept_logprobs = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
     if temperature > 0:

@@ -1,8 +1,7 @@
 """A client of one server with the OpenAI protocol: completions with token ids (vLLM, SGLang), and chats of text alone.
 
-OpenAI's package retries a request after a timeout, a 429 or a 5xx. A request that still fails costs only its own
-prompt; an error that every other request would get, such as a wrong key, stops the run. Nothing that a server says is
-trusted: an answer has a deadline and a size, and its tokens and log-probabilities are checked (``checked_sample``).
+A request that fails after retries costs only its own prompt; an error that every other request would get, such as a
+wrong key, stops the run. Answers have a deadline and a size, and their tokens and log-probabilities are checked.
 """
 
 import importlib
@@ -13,20 +12,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 from treeagent.generators.base import (
+    Asked,
     Failure,
     Generator,
+    Ids,
     Sample,
     SampleRequest,
     Usage,
     checked_logprob,
     checked_sample,
-    prefix_trie,
-    samples_from_trie,
+    score_each_prefix,
 )
 from treeagent.generators.config import RemoteConfig
 from treeagent.threads import map_in_threads
@@ -34,7 +35,7 @@ from treeagent.types import Message, UserError, storable
 
 try:
     import openai
-    from openai.types import Completion, CompletionUsage, Model
+    from openai.types import CompletionUsage, Model
     from openai.types.chat import ChatCompletion
 except ImportError as error:
     raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
@@ -47,8 +48,6 @@ RETRIES = 2
 """How often a request is tried again, at growing intervals or when the server says."""
 _MOST_BYTES = 1 << 26
 """Most bytes of an answer."""
-_MOST_COUNT = 1 << 32
-"""Most tokens that a server can have counted for one request."""
 _ADVICE = {
     401: "set OPENAI_API_KEY",
     402: "see to the account",
@@ -57,7 +56,7 @@ _ADVICE = {
     429: "lower remote.concurrency, or see to the account's quota",
 }
 """HTTP statuses that every other request would get, too, and what the user can do."""
-_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError)
 """What is raised where an answer does not follow the protocol."""
 _PROBE = tuple(range(8))
 """A prompt of token ids that exist in every vocabulary."""
@@ -72,10 +71,9 @@ class Client(openai.DefaultHttpxClient):
 
     def send(self, request: Any, **options: Any) -> Any:
         request.headers["Accept-Encoding"] = "identity"  # a small compressed answer may unpack to a huge one
-        seconds = request.extensions.get("timeout", {}).get("read") or math.inf
-        deadline, content = time.monotonic() + seconds, bytearray()
+        deadline, content = time.monotonic() + request.extensions["timeout"]["read"], bytearray()
         answer = super().send(request, **options | {"stream": True})
-        try:
+        with closing(answer):
             if answer.headers.get("Content-Encoding", "identity") != "identity":
                 raise httpx.DecodingError("it is compressed", request=request)
             for piece in answer.iter_raw():
@@ -84,21 +82,14 @@ class Client(openai.DefaultHttpxClient):
                     raise httpx.DecodingError(f"it has more than {_MOST_BYTES} bytes", request=request)
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the answer did not end in time", request=request)
-        finally:
-            answer.close()
         return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(content), request=request)
 
 
 class Server:
     """The connection to a server. It limits the requests in flight and counts tokens.
 
-    Args:
-        checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
-        section: the table of the model's settings, for error messages.
-
-    Attributes:
-        model: the name under which the server serves the checkpoint.
-        context: its context length in tokens, if the server reports it.
+    The last part of ``checkpoint``, a path or a name, must be that of a served model's name (``model``); ``context`` is
+    its length in tokens, if the server reports it. ``section`` is the table of the settings, for error messages.
     """
 
     def __init__(
@@ -118,8 +109,7 @@ class Server:
             max_retries=retries,
             http_client=Client(timeout=config.timeout),
         )
-        # Without this, a connection may be garbage-collected before its client closes it, which leaves an open socket.
-        weakref.finalize(self, self.client.close)
+        weakref.finalize(self, self.client.close)  # or a garbage-collected client would leave an open socket
         self.model, self.context = self._find()
 
     def __str__(self) -> str:
@@ -130,8 +120,6 @@ class Server:
 
     def gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
         """The answers, in order, each as by ``ask``."""
-        if len(requests) == 1:
-            return [self.ask(requests[0])]
         return map_in_threads(self.ask, requests, self.config.concurrency)
 
     def ask(self, request: Callable[[], Answer]) -> Answer | Failure:
@@ -161,12 +149,8 @@ class Server:
         return Failure(failure)
 
     def chat(self, messages: Sequence[Message], **asked: Any) -> ChatCompletion:
-        """The answer to a chat, with at least one choice.
-
-        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1; other servers refuse ``n`` or
-        ``seed``. What a server refuses is named otherwise or left out, a temperature only if it is 0 or 1: 1 is the
-        protocol's default, and a greedy reply is never learnt from.
-        """
+        """The answer to a chat, with at least one choice. What a server refuses, as OpenAI's reasoning models do
+        ``max_tokens``, is named otherwise or left out, a temperature only if it is 0 or 1."""
         rows: list[Any] = [{"role": message.role, "content": message.content} for message in messages]
         spelling = dict(self._spelling)
         if asked["temperature"] not in (0.0, 1.0):
@@ -203,7 +187,7 @@ class Server:
         details = usage.prompt_tokens_details
         cached = (details.cached_tokens if details is not None else None) or 0
         counts = (usage.prompt_tokens, usage.completion_tokens, cached)
-        if not all(type(each) is int and 0 <= each < _MOST_COUNT for each in counts):
+        if not all(type(each) is int and 0 <= each < 1 << 32 for each in counts):
             raise ValueError(f"it counts {counts!r:.80} tokens")
         with self._state:
             self.usage.encoded_tokens += max(usage.prompt_tokens - cached, 0)
@@ -229,13 +213,8 @@ class Server:
 
 class RemoteGenerator(Server, Generator):
     """A generator that uses completions with the extensions of vLLM and SGLang: prompts and samples are token ids. What
-    a run needs of the server is tried at once.
-
-    Args:
-        vocabulary: number of tokens of the tokenizer; a server must draw no others.
-        structured: whether requests may have a ``form``.
-        scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
-    """
+    a run needs of the server is tried at once. The arguments are as for ``agent.policy.Wanted``; ``vocabulary`` is the
+    tokenizer's number of tokens, of which alone a server may draw."""
 
     concurrent = True
 
@@ -253,10 +232,8 @@ class RemoteGenerator(Server, Generator):
         super().__init__(config, checkpoint, retries=retries)
         self._vocabulary = vocabulary
         fix = "use vLLM or SGLang, or a generator that plays by text alone"
-        _, gap = self._probe(temperature, fix)
-        if temperature != 1 and not math.isclose(
-            gap * temperature, self._probe(1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3
-        ):
+        gap = self._probe(temperature, fix)[1] * temperature
+        if temperature != 1 and not math.isclose(gap, self._probe(1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3):
             raise UserError(
                 f"the log-probabilities of {self} leave out the temperature {temperature:g} that it draws with: start "
                 "it with --logprobs-mode processed_logprobs (vLLM) or without SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), "
@@ -271,41 +248,24 @@ class RemoteGenerator(Server, Generator):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {scores}")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Servers have no pauses, so whole turns are sampled and cut afterwards."""
+        """As for ``Generator``."""
         if not request.count:
             return [[] for _ in request.prompts]
         each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
         return request.paused(self.gather([partial(self._draw, request, *one) for one in each]))
 
     def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Each prefix of a candidate is a request, so that the server's prefix cache helps."""
-        tries = [{prefix: tokens for prefix, tokens in prefix_trie(each).items() if tokens} for each in candidates]
-        asked = [
-            partial(self._score, prompt + prefix, tokens, temperature or 1.0)
-            for prompt, trie in zip(prompts, tries, strict=True)
-            for prefix, tokens in trie.items()
-        ]
-        rows = iter(self.gather(asked))
-        scored: list[list[Sample] | Failure] = []
-        for each, trie in zip(candidates, tries, strict=True):
-            answers = {prefix: next(rows) for prefix in trie}
-            failed = [row for row in answers.values() if isinstance(row, Failure)]
-            logprobs = {
-                prefix: dict(zip(trie[prefix], row, strict=True))
-                for prefix, row in answers.items()
-                if not isinstance(row, Failure)
-            }
-            scored.append(failed[0] if failed else samples_from_trie(each, logprobs))
-        return scored
+        """As for ``Generator``."""
+
+        def ask(asked: list[Asked]) -> list[list[float] | Failure]:
+            return self.gather([partial(self._score, *each, temperature or 1.0) for each in asked])
+
+        return score_each_prefix(prompts, candidates, ask)
 
     def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
-        # The tokenizer's end of sequence need not be a stop token.
-        extensions: dict[str, object] = {"stop_token_ids": request.stop_ids, "ignore_eos": True}
+        extensions: dict[str, object] = {"stop_token_ids": request.stop_ids, "ignore_eos": True}  # it need not stop
         if request.form is not None:
             extensions["structured_outputs"] = {"grammar": request.form.lark}
         asked = {"n": request.count, "max_tokens": limit, "temperature": request.temperature, "logprobs": 0}
@@ -318,7 +278,7 @@ class RemoteGenerator(Server, Generator):
     def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float) -> list[float]:
         extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
         answer = self.complete(prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids))
-        logprobs = _first_logprobs(answer)
+        logprobs = answer.choices[0].logprobs.top_logprobs[0]
         return [checked_logprob(logprobs[f"token_id:{token}"]) for token in token_ids]
 
     def _sample(self, choice: Any, limit: int) -> Sample:
@@ -331,7 +291,7 @@ class RemoteGenerator(Server, Generator):
         def request() -> tuple[tuple[int, ...], float]:
             told: dict[str, object] = {"ignore_eos": True} | extensions
             answer = self.complete(_PROBE, told, max_tokens=len(_FORCED), temperature=temperature, logprobs=5)
-            best, *_, fifth = sorted(_first_logprobs(answer).values(), reverse=True)[:5]
+            best, *_, fifth = sorted(answer.choices[0].logprobs.top_logprobs[0].values(), reverse=True)[:5]
             return self._sample(answer.choices[0], len(_FORCED)).token_ids, best - fifth
 
         probed = self.ask(request)
@@ -341,19 +301,11 @@ class RemoteGenerator(Server, Generator):
 
     def complete(
         self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: Any
-    ) -> Completion:
-        """The server's answer to one request."""
-        # Otherwise values in the checkpoint's generation_config.json may apply, and the server would sample from
-        # another distribution than the learners compute.
+    ) -> Any:
+        """The server's answer to one request, whatever the checkpoint's generation_config.json says of sampling."""
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
-        answer: Completion = self.client.completions.create(
+        answer = self.client.completions.create(
             model=self.model, prompt=list(prompt), seed=seed, top_p=1.0, extra_body=whole | extensions, **parameters
         )
         self.count(answer.usage)
         return answer
-
-
-def _first_logprobs(answer: Any) -> dict[str, float]:
-    """Log-probabilities of the alternatives of the first token, by the server's name of the token."""
-    logprobs: dict[str, float] = answer.choices[0].logprobs.top_logprobs[0]
-    return logprobs

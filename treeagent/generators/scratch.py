@@ -12,7 +12,7 @@ STOP, PAD = "<|end|>", "<|pad|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 PIECES = r"\s?[A-Za-z]+\d*[:\[]?|\s?\d+|\s?[^\w\s]+|\s"
 """Byte pairs are merged only within one of these pieces: a word or identifier with an opening mark (``Thought:``,
-``click[``), a number, or a run of punctuation. Such pieces give fewer tokens per step, which saves time on a CPU."""
+``click[``), a number, or a run of punctuation."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

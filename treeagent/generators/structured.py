@@ -20,12 +20,11 @@ from treeagent.types import UserError
 
 
 class Form:
-    """The grammar that a whole turn must satisfy, including its stop token: ``lark``, of the ``rules`` of a turn
-    (``Grammar.rules``), given a function that writes a mark as a term."""
+    """The grammar that a whole turn must satisfy, including its stop token, by ``Grammar.rules`` of some tools."""
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
-        known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large tokenizer takes a second
+        known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)
         if b" b" not in known.decode_bytes(list(chat.encode("a b"))):
             raise UserError(
                 "turns cannot be held to their format, because llguidance misreads the tokens of this tokenizer: set "
@@ -77,8 +76,7 @@ class SampleStates:
     """Number of logits."""
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Whether each token may come next in each sample, [rows, siblings, vocabulary]. If a sample allows no further
-        token, it allows the stop token."""
+        """Whether each token may come next in each sample, [rows, siblings, vocabulary]."""
         masks = [[matcher.compute_bitmask() for matcher in siblings] for siblings in self.matchers]
         words = np.frombuffer(b"".join(chain.from_iterable(masks)), np.uint8)
         bits = np.unpackbits(words, bitorder="little").reshape(len(masks), len(masks[0]), -1)

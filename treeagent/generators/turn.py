@@ -1,9 +1,8 @@
 """How a turn of the agent writes a thought and a call: as ReAct text, or as the model's own tool calls in JSON.
 
 Each class says one way three times: ``write`` makes the text, ``rules`` are the grammar that constrained decoding
-samples by, and ``read`` finds the call in a text. A malformed turn is data: its action carries the reason as ``error``,
-which the agent reads next. A call is a ``ToolCall`` (a tool's name and arguments) or plain text, which is passed to the
-environment unchanged.
+samples by, and ``read`` finds the call, a ``ToolCall`` or plain text. A malformed turn is data: its action carries the
+reason as ``error``, which the agent reads next.
 """
 
 import json
@@ -29,9 +28,6 @@ TASK = (
 )
 _MOST_NESTED = 100
 """Deepest nesting of a call's arguments that a stored tree can hold."""
-_MOST_INTEGER = 2**63 - 1024
-"""Largest integer that fits into 64 bits, which stored trees require, and that is exact as a double, which llguidance
-uses for bounds."""
 BLANKS = "[ \\n]?"
 """Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks forever."""
 FORMATS: Mapping[str, str] = {
@@ -68,19 +64,16 @@ class Grammar(Protocol):
         """Whether this unfinished turn has ended its thought, which the template may have ``opened``."""
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        """The text that leads this unfinished turn, whose thought the template may have ``opened``, into its call: up
-        to and including ``mark``. Empty if nothing is needed; ``calls`` tells whether there are tools to call."""
+        """What leads this unfinished turn into its call, ``mark`` included; ``calls``: whether there are tools."""
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
 
-    def write(self, thought: str, call: str | ToolCall) -> str:
-        """The text of a turn with this thought and call."""
+    def write(self, thought: str, call: str | ToolCall) -> str: ...
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        """Rules of well-formed turns in llguidance's dialect of Lark; ``turn`` is a whole turn. It calls one of the
-        tools by its schema, or says a text if there are none. ``mark_term`` writes a mark as a term: quoted, or as a
-        special token (``<[7]>``)."""
+        """Rules of a well-formed ``turn`` in llguidance's dialect of Lark: it calls a tool by its schema, or says a
+        text if there are none. ``mark_term`` writes a mark as a term: quoted, or as a special token (``<[7]>``)."""
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
@@ -90,8 +83,7 @@ class Grammar(Protocol):
 
 
 def make_grammar(name: str, chat_template: str = "", tools: Sequence[Tool] = ()) -> Grammar:
-    """The grammar of ``policy.format``. If the model's ``chat_template`` writes tools, "tools" must be its syntax. Some
-    formats read a call by the schemas of the environment's ``tools``."""
+    """The grammar of ``policy.format``. If the model's ``chat_template`` writes tools, "tools" must be its syntax."""
     kind = resolve("policy.format", name, FORMATS)
     grammar: Grammar = kind() if name in FORMATS else kind(tools)
     is_hermes = "<tool_call>" in chat_template and not re.search(r"<parameter=|<arg_key>|<function=", chat_template)
@@ -140,8 +132,8 @@ class ReAct:
         return f"{_THOUGHT}{thought}\n{action}" if thought else action
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        """An optional thought of one line and an action of one line: a tool's call as ``_as_text`` writes it, or with
-        its arguments as JSON. SentencePiece begins every text with a blank, so a turn may."""
+        """An optional thought and an action, of one line each: a call as ``_as_text`` writes it, or with JSON.
+        SentencePiece begins every text with a blank, so a turn may."""
         line = f"& ~/{ANY}{_ACTION.rstrip()}{ANY}/"
         rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
@@ -209,10 +201,10 @@ def _as_text(tool: Tool) -> str:
     """A line on a tool and its call as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON if arguments are
     optional."""
     schemas, required = arguments_of(tool)
-    if len(schemas) <= 1:
-        call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
-    elif set(schemas) == set(required):
-        call = f"{tool.name}[{', '.join(required)}]"
+    if not schemas:
+        call = tool.name
+    elif len(schemas) == 1 or set(schemas) == set(required):
+        call = f"{tool.name}[{', '.join(required if len(schemas) > 1 else schemas)}]"
     else:
         call = f"{tool.name} {{{', '.join(f'{written_json(key)}: ...' for key in schemas)}}}"
     is_constrained = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
@@ -241,8 +233,7 @@ class ToolCalls:
         {"name": ..., "arguments": {...}}
         </tool_call>
 
-    A turn makes one call after a thought in ``<think>`` tags or plain text; without a call it says a text. Subclasses
-    spell the call otherwise.
+    A turn makes one call after a thought in ``<think>`` tags or plain text; without a call it says a text.
     """
 
     calls: ClassVar[Literal["native"]] = "native"
@@ -284,7 +275,6 @@ class ToolCalls:
         return "\n".join(("turn: thinking? SAID", thinking_rule(mark_term), f"SAID: {rule}"))
 
     def call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        """Rules of a turn that calls a tool."""
         return after_thought_rules(named_rules(tools, self.spelling), mark_term, self.mark, self.end)
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
@@ -329,19 +319,9 @@ class ToolCalls:
         return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
 
     def _after_thinking(self, text: str) -> str:
-        """The text after the first ``</think>``; empty while the thought is unfinished. Without ``<think>``, a call
-        before it is a draft, unless it goes on to the end of the turn with the ``</think>`` in an argument."""
-        head, closed, rest = text.partition("</think>")
-        if _thinks_in_tags(text) or not closed:
-            return rest if closed else "" if _thinks_in_tags(text) else text
-        begin = self.begin(head)
-        if begin >= 0 and not self.begin(rest) >= 0:
-            try:
-                self.read_call(text[begin:])
-            except (ValueError, RecursionError):
-                return rest
-            return text
-        return rest
+        """The text after the first ``</think>``; empty while the thought is unfinished."""
+        _, closed, rest = text.partition("</think>")
+        return text if not closed and not _thinks_in_tags(text) else rest
 
 
 def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str]) -> list[str]:
@@ -359,24 +339,7 @@ def schema_rule(index: int, tool: Tool, blanks: str) -> str:
     # Lenient: an annotation that llguidance does not know, such as a format "path", constrains nothing.
     guidance = {"whitespace_pattern": blanks, "lenient": True}
     schema = {"type": "object", "x-guidance": guidance} | dict(tool.parameters)
-    return f"arguments_{index}: {json_rule(schema)}"
-
-
-def json_rule(schema: Mapping[str, object]) -> str:
-    """The term for JSON of a schema. Integers are limited to the 64 bits that a stored tree can hold."""
-    return f"%json {written_json(_bounded(schema))}"
-
-
-def _bounded(schema: object) -> object:
-    if isinstance(schema, list | tuple):
-        return [_bounded(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    value_keys = ("enum", "const", "default", "examples")  # these keys hold values, not schemas
-    bounded = {key: each if key in value_keys else _bounded(each) for key, each in schema.items()}
-    kind = bounded.get("type")
-    is_integer = kind == "integer" or (isinstance(kind, list) and "integer" in kind)
-    return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | bounded if is_integer else bounded
+    return f"arguments_{index}: %json {written_json(schema)}"
 
 
 def after_thought_rules(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
@@ -402,8 +365,7 @@ def _is_token(term: str) -> bool:
 
 
 def enclosed(text: str, mark: str, end: str) -> str:
-    """What is between the first ``mark`` and the last ``end``, so that an argument may contain either; nothing may
-    follow ``end``."""
+    """What is between the first ``mark`` and the last ``end``, so that an argument may contain either."""
     _, found, rest = text.partition(mark)
     inner, closed, after = rest.rpartition(end)
     if not found:
@@ -431,9 +393,9 @@ def tool_call(name: object, arguments: object) -> ToolCall:
 
 
 def read_json(text: str) -> object:
-    """Parse JSON; refuse duplicate keys, NaN, and values that a stored tree cannot hold."""
+    """Parse JSON; refuse NaN and values that a stored tree cannot hold."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text)
         orjson.dumps(value)  # refuses integers beyond 64 bits and unpaired surrogates
         orjson.loads(text)  # refuses NaN and numbers that are too large
     except json.JSONDecodeError as error:
@@ -448,12 +410,6 @@ def read_json(text: str) -> object:
 def _depth(value: object) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(_depth, inner), default=-1)
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key is given twice")
-    return dict(pairs)
 
 
 def written_json(value: object) -> str:

@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Literal
 
 from treeagent.generators.base import (
+    Asked,
     Failure,
     Generator,
+    Ids,
     Sample,
     SampleRequest,
     Usage,
     checked_sample,
-    prefix_trie,
-    samples_from_trie,
+    score_each_prefix,
 )
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.types import UserError
 
 try:
-    from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
+    from vllm import LLM, RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
     from vllm.sampling_params import StructuredOutputsParams
@@ -64,22 +65,22 @@ class VllmGenerator(Generator):
         """Switch to another checkpoint, which takes about a second. Returns False if that needs a new engine."""
         if (base, adapter) == (self.base, self.adapter):
             return True
-        if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
+        if (adapter is None) != (self.adapter is None):
             return False
-        if adapter is not None and _rank(adapter) > self._most_rank:
-            return False
-        if adapter is None and self._tied:
-            return False  # vLLM 0.31 on a CPU silently keeps the old output layer
-        self._wake()
         if adapter is None:
+            if self._tied:
+                return False  # vLLM 0.31 on a CPU silently keeps the old output layer
+            self._wake()
             self._llm.collective_rpc("reload_weights", kwargs={"weights_path": base})
+        elif base != self.base or _rank(adapter) > self._most_rank:
+            return False
         self.base, self.adapter = base, adapter
         self._adapters += 1
         self.forget()
         return True
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. The engine has no pauses, so whole turns are sampled and cut afterwards."""
+        """As for ``Generator``."""
         limits, grammar = request.limits(self.context), request.form and request.form.lark
         if not request.count:
             return [[] for _ in request.prompts]
@@ -98,42 +99,31 @@ class VllmGenerator(Generator):
             for seed, limit in zip(request.seeds, limits, strict=True)
         ]
         answers = zip(self._generate(request.prompts, settings), limits, strict=True)
-        samples_by_prompt = [self._samples(answer, limit) for answer, limit in answers]
-        return request.paused(samples_by_prompt)
+        return request.paused([self._samples(answer, limit) for answer, limit in answers])
 
     def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Each prefix of a candidate is a prompt, so that the engine's prefix cache helps; its
-        log-probabilities of prompts would be computed without the cache and at temperature 1."""
-        tries = [prefix_trie(each) for each in candidates]
-        settings = [
-            SamplingParams(
-                max_tokens=1, temperature=temperature or 1.0, logprob_token_ids=tokens or None, detokenize=False
-            )
-            for trie in tries
-            for tokens in trie.values()
-        ]
-        requests = [prompt + prefix for prompt, trie in zip(prompts, tries, strict=True) for prefix in trie]
-        answers = iter(self._generate(requests, settings))
-        scored: list[list[Sample] | Failure] = []
-        for each, trie in zip(candidates, tries, strict=True):
-            rows = {prefix: next(answers).outputs[0].logprobs for prefix in trie}
-            logprobs = {prefix: {token: rows[prefix][0][token].logprob for token in trie[prefix]} for prefix in trie}
-            scored.append(samples_from_trie(each, logprobs))
-        return scored
+        """As for ``Generator``."""
+
+        def ask(asked: list[Asked]) -> list[list[float] | Failure]:
+            own = {"max_tokens": 1, "temperature": temperature or 1.0, "detokenize": False}
+            settings = [SamplingParams(logprob_token_ids=tokens, **own) for _, tokens in asked]
+            answers = self._generate([prompt for prompt, _ in asked], settings)
+            firsts = [answer.outputs[0].logprobs[0] for answer in answers]
+            return [
+                [first[token].logprob for token in tokens] for first, (_, tokens) in zip(firsts, asked, strict=True)
+            ]
+
+        return score_each_prefix(prompts, candidates, ask)
 
     def forget(self) -> None:
         """As for ``Generator``. Also frees the GPUs: the CPU's memory keeps the weights until the next call."""
-        if self._asleep:
-            return
-        self._llm.reset_prefix_cache()
-        if current_platform.is_sleep_mode_available():
-            self._llm.sleep(level=1)
-            self._asleep = True
+        if not self._asleep:
+            self._llm.reset_prefix_cache()
+            self._asleep = current_platform.is_sleep_mode_available()
+            if self._asleep:
+                self._llm.sleep(level=1)
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
@@ -146,8 +136,12 @@ class VllmGenerator(Generator):
     def _samples(self, answer: RequestOutput, limit: int) -> list[Sample] | Failure:
         """The samples of a prompt, of at most ``limit`` tokens each. A kernel that overflows gives no numbers."""
         self.usage.generated_tokens += sum(len(each.token_ids) for each in answer.outputs)
+        samples = list[Sample]()
         try:
-            return [checked_sample(each.token_ids, _logprobs(each), limit, self._vocabulary) for each in answer.outputs]
+            for each in answer.outputs:
+                logprobs = [step[token].logprob for step, token in zip(each.logprobs, each.token_ids, strict=True)]
+                samples.append(checked_sample(each.token_ids, logprobs, limit, self._vocabulary))
+            return samples
         except ValueError as error:
             return Failure(f"the vLLM engine's answer cannot be used ({error})")
 
@@ -169,10 +163,6 @@ class VllmGenerator(Generator):
 
 def _rank(adapter: Path) -> int:
     return int(json.loads((adapter / "adapter_config.json").read_text())["r"])
-
-
-def _logprobs(output: CompletionOutput) -> list[float]:
-    return [step[token].logprob for step, token in zip(output.logprobs, output.token_ids, strict=True)]
 
 
 _running: VllmGenerator | None = None

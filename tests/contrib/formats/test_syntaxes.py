@@ -70,19 +70,6 @@ def test_what_is_written_is_read(grammar: Grammar, thought: str, call: str | Too
     assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
 
 
-marks = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<think>", "</think>"]
-signs = ["{", "}", "[", "]", "\n", " ", '{"name": "a", "arguments": {}}', '{"name": "a", "parameters": {}}']
-pieces = st.sampled_from([*marks, *signs])
-
-
-@pytest.mark.parametrize("grammar", SYNTAXES, ids=repr)
-@given(text=st.lists(pieces | plain, max_size=8).map("".join))
-def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
-    action = grammar.read(text)
-    assert action.text == text
-    assert bool(action.error) != bool(action.call)
-
-
 @pytest.mark.parametrize(
     ("grammar", "text", "thought"),
     [

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from command import treeagent
 from toy_llama import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -160,13 +159,3 @@ def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, reason: str) -
     told = str(refused.value)
     assert str(file) in told and reason in told and "\n" not in told
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "toy.gguf") == []
-
-
-def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
-    file = written(tmp_path / "toy.gguf")
-    (tmp_path / "out").mkdir()
-    told = treeagent("gguf", file, tmp_path / "out")
-    assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
-    told = treeagent("gguf", file, tmp_path / "model", "--dtype", "bfloat16")
-    assert told.returncode == 0, told.stderr
-    assert load_checkpoint(tmp_path / "model").model.dtype == torch.bfloat16

@@ -1,17 +1,14 @@
 """Updates in several processes: which files of accelerate they take, and what becomes of errors."""
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from command import CONFIG, treeagent
-from fail_in_second import fail_in_second
 
 from treeagent.config import load_config
-from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, launch, train_together
+from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, train_together
 from treeagent.contrib.scale.settings import Scale
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.rows import TrainJob
@@ -91,11 +88,3 @@ def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_p
     )
     with pytest.raises(NothingToLearn, match="0 advantage rows"):
         list(train_together(Scale(processes=2), [nothing], nothing.config, lambda event: None))
-
-
-@pytest.mark.slow
-def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first process would wait half an hour for the second."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    with pytest.raises(UserError, match="no memory is left"):
-        launch(Scale(processes=2), fail_in_second, "no memory is left", tmp_path / "log", lambda event: None)

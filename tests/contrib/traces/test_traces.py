@@ -1,6 +1,5 @@
 """Traces out and transcripts in: an export can be imported again, and files of other programs are read."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
-from treeagent.envs.calls import text_tool
 from treeagent.generators.turn import ReAct, make_grammar
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees
@@ -210,13 +208,6 @@ def forked_tree() -> Tree:
     return Tree(task, 3, root)
 
 
-def test_a_text_that_makes_a_call_of_the_only_tool_is_traced_as_that_call() -> None:
-    [won, _] = chat_rows(forked_tree(), replace(TOLD, tools=(text_tool("act", "Act.", "command"),)))
-    [left, win] = [each["tool_calls"][0]["function"] for each in won["messages"] if each["role"] == "assistant"]
-    assert left == {"name": "act", "arguments": '{"command": "left"}'}
-    assert win == {"name": "act", "arguments": '{"command": "win"}'}
-
-
 def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
     tree = forked_tree()
     [row] = verifiers_rows(tree, TOLD)
@@ -271,20 +262,6 @@ def test_a_bad_transcript_costs_itself_and_is_named(tmp_path: Path) -> None:
     done = treeagent("import", file, tmp_path / "run")
     assert done.returncode == 0 and "2 trees" in done.stdout and "2 transcripts are left out" in done.stdout
     assert "line 2: the line is no JSON" in done.stdout and "line 3, mute: it holds no step" in done.stdout
-
-
-@pytest.mark.slow
-def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert treeagent("import", written(tmp_path / "in.jsonl", CHAT, CHAT | {"task_id": "t2"}), run).returncode == 0
-    assert "grey" in treeagent("show", run, "t1").stdout
-    assert "0 of 2 episodes failed" in treeagent("show", run, "--episodes", "all").stdout
-    done = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", tmp_path / "data")
-    assert done.returncode == 0 and "6 rows" in done.stdout
-    done = treeagent("traces", run, "--out", tmp_path / "again.jsonl")
-    assert done.returncode == 0, done.stderr
-    first, second = read(tmp_path / "again.jsonl")
-    assert (first.task_id, second.task_id, second.reward) == ("t1", "t2", 1.0)
 
 
 @pytest.mark.parametrize("context", ["refuse", "drop"])

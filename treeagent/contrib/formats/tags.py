@@ -14,7 +14,6 @@ from treeagent.generators.turn import (
     after_thought_rules,
     arguments_of,
     enclosed,
-    json_rule,
     read_json,
     tool_call,
     written_json,
@@ -135,7 +134,7 @@ def _value_rule(name: str, schema: object, root: Mapping[str, object]) -> tuple[
     if f'"{_PROPERTIES}' in written_json([dict(schema), definitions]):  # elsewhere there is no such place
         definitions["$defs"] = {**definitions.get("$defs", {}), "properties": root.get("properties")}
     alone = _repointed({"x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}} | definitions | dict(schema))
-    return f"{name} {json.dumps(VALUE_END)}", [f"{name}: {json_rule(alone)}"]
+    return f"{name} {json.dumps(VALUE_END)}", [f"{name}: %json {written_json(alone)}"]
 
 
 def _repointed(schema: Any) -> Any:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from transformers import AutoConfig
 
-from treeagent.agent.checkpoint import count_context, load_tokenizer
+from treeagent.agent.checkpoint import base_and_adapter, load_tokenizer
 from treeagent.cli.options import Config, Overrides, find_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
+from treeagent.generators.attention import context_of
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.build import conversation, known_tools, shots
 from treeagent.pipeline.demonstrate import tokenise
@@ -110,7 +112,7 @@ def _trees(config: RunConfig, transcripts: list[Transcript], checkpoint: Path | 
     if checkpoint is None:
         chat, grammar, context = None, make_grammar(config.policy.format), 0
     else:
-        context = count_context(checkpoint)
+        context = context_of(AutoConfig.from_pretrained(base_and_adapter(checkpoint)[0], trust_remote_code=False))
         tokenizer, most = load_tokenizer(checkpoint), config.policy.most_tokens(context)
         chat, grammar = conversation(tokenizer, config.policy, known_tools(config), most, shots(config))
     for transcript in transcripts:
