@@ -18,7 +18,7 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
-from treeagent.search.puct import given_edges, merge_key
+from treeagent.search.puct import merge_key
 from treeagent.search.record import to_record
 from treeagent.search.searcher import make_search
 from treeagent.types import Action, Message, Proposal, State, Task, ToolCall
@@ -131,16 +131,6 @@ def test_equal_beginnings_count_once_in_the_budget() -> None:
     [proposal] = propose(policy(), STATES[:1])
     trie = {each.token_ids[:end] for each in proposal.actions for end in range(1, len(each.token_ids) + 1)}
     assert proposal.generated_tokens == len(trie) < sum(len(each.token_ids) for each in proposal.actions)
-
-
-def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:
-    actions = [Action(call, call) for call in ("a", "b", "a", "c")]
-    edges = given_edges(actions, (0.1, 0.3, 0.2, 0.4), 2)
-    assert [edge.action.call for edge in edges] == ["a", "b"]
-    assert [edge.prior for edge in edges] == pytest.approx([0.5, 0.5])
-    assert [edge.prior for edge in given_edges(actions, (0.1, 0.3, 0.2, 0.4))] == pytest.approx([0.3, 0.3, 0.4])
-    with pytest.raises(ValueError, match="shorter"):
-        given_edges(actions, (0.5, 0.5))
 
 
 def grow(name: str, game: dict[str, object], tasks: slice, method: str = "mcts", **settings: object) -> list[Tree]:

@@ -28,9 +28,7 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
 from treeagent.views.imitation import ImitationConfig, imitation_rows
-from treeagent.views.pairs import PairConfig, preference_pairs
-from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import ValueTargetConfig, value_rows
+from treeagent.views.tokens import TokenRow
 
 REACT = ReAct()
 CONFIG = ScratchConfig(vocabulary=600, layers=2, width=64, heads=2, context=1024)
@@ -235,39 +233,3 @@ def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: fl
                 turns += 1
                 assert len({edge.action.text for edge in node.edges}) == len(node.edges)
     assert thoughts > 10 and turns > 20
-
-
-def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
-    """The prompt and action of each side, read in one pass, have the stored log-probabilities."""
-    model = shopper().model
-    config = PairConfig(min_margin=0.001, rule="all")
-    pairs = [pair for tree in grown()[0] for pair in preference_pairs(tree, config)]
-    thoughts = {
-        each.action.token_ids for tree in grown()[0] for node in tree.nodes() for each in node.edges if each.thought
-    }
-    kinds = [(pair.chosen.token_ids in thoughts, pair.rejected.token_ids in thoughts) for pair in pairs]
-    assert {(True, True), (False, False)} <= set(kinds)
-    for pair in pairs:
-        for side in (pair.chosen, pair.rejected):
-            expected = plain_logprobs(model, pair.context_ids, side.token_ids)
-            assert all(side.mask) and side.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
-    """Tokens and loss mask equal those of a composite tree. Value targets also exist at the last tokens of thoughts."""
-    chat = shopper().chat
-    for tree in grown()[0]:
-        for path, node in tree.walk():
-            [row] = path_rows(tree, path, [float(place) for place in range(len(path) + 1)])
-            assert row.token_ids == tree.prompt_ids(path)
-            said = [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept]
-            assert said == [token for message in node.state.messages for token in message.token_ids]
-            assert row.value_positions == tuple(
-                len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1)
-            )
-    known = 0
-    for tree in grown(simulations=40)[0]:
-        for row in value_rows(tree, ValueTargetConfig()):
-            assert not any(row.mask)
-            known += sum(row.token_ids[place] in chat.tokens_with(":") for place in row.value_positions)
-    assert known > 10

@@ -1,7 +1,6 @@
 """A server's samples against the model that it serves, and the handling of servers that fail."""
 
 import asyncio
-import gzip
 import json
 import re
 import threading
@@ -16,15 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import forget
 from openai_server import Body, OpenAIServer, serving
 from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.agent.policy import HeadValue, LLMPolicy
+from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import RunConfig, load_config
-from treeagent.generators import remote as serving_client
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -32,7 +29,6 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteGenerator, Server
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.trees import read_trees
@@ -220,10 +216,8 @@ def test_what_cannot_be_true_costs_its_own_prompt(server: OpenAIServer, ids: obj
     assert not isinstance(other, Failure)
 
 
-@pytest.mark.parametrize("sends", ["drips", "too much", "packed"])
-def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, sends: str) -> None:
-    """A gateway may send a space now and then for ever, and a small packed answer may unpack to a huge one."""
-    monkeypatch.setattr(serving_client, "_MOST_BYTES", 4096)
+def test_an_answer_has_a_deadline() -> None:
+    """A gateway may send a space now and then for ever."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -231,8 +225,6 @@ def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, se
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            if sends != "drips":
-                return self.begin(b" " * 5000 if sends == "too much" else gzip.compress(b" " * 5000))
             with suppress(OSError):
                 self.begin(b"", 1000)
                 for _ in range(40):
@@ -244,8 +236,6 @@ def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, se
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content) + more))
-            if content[:2] == b"\x1f\x8b":
-                self.send_header("Content-Encoding", "gzip")
             self.end_headers()
             self.wfile.write(content)
 
@@ -259,8 +249,7 @@ def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, se
         started = time.monotonic()
         failed = client.ask(partial(client.chat, [Message("user", "a b")], max_tokens=4, temperature=0.0))
         assert time.monotonic() - started < 3
-        assert isinstance(failed, Failure)
-        assert ("remote.timeout" if sends == "drips" else "cannot be read") in failed.reason
+        assert isinstance(failed, Failure) and "remote.timeout" in failed.reason
         http.shutdown()
 
 
@@ -315,33 +304,6 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(
         assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
         values = [[value for _, value in map(spelt, tree.walk())] for tree in (one, two)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
-
-
-def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    """A state whose request fails costs only itself. A server without ``logprob_token_ids`` is refused at once."""
-    server, checkpoint, config = shop
-    give_logprob_head(checkpoint, server)
-    here, there = (
-        load_actors(checkpoint, replace(config, policy=replace(config.policy, generator=kind)))
-        for kind in ("local", "remote")
-    )
-    states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp")]
-    values = list[list[float]]()
-    for actors, whole in (here, there):
-        assert isinstance(actors.value, HeadValue) and actors.value.generator is whole.generator
-        values.append([each.value for each in asyncio.run(actors.value.estimate(states))])
-    assert values[1] == pytest.approx(values[0], abs=1e-5) and values[0][0] != values[0][1]
-    value = there[0].value
-    assert isinstance(value, HeadValue)
-    second = list(value.chat.prompt_ids(states[1].messages))
-    server.fault = lambda body: 400 if body["prompt"] == second else None
-    short, failed = asyncio.run(value.estimate(states))
-    assert short.error == "" and short.value == pytest.approx(values[0][0], abs=1e-5)
-    assert "not now" in failed.error and failed.value == 0.0
-    server.fault, server.sglang = lambda body: None, True
-    forget()
-    with pytest.raises(UserError, match=r"logprob_token_ids, or set update\.value_reads=hidden"):
-        load_actors(checkpoint, config)
 
 
 def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:

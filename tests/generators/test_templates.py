@@ -104,20 +104,6 @@ def test_of_plain_words_a_prompt_spells_what_the_template_renders(name: str) -> 
     assert spelled(format, *messages) == expected
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_a_system_message_is_told_once_at_the_beginning(name: str) -> None:
-    """It is put into the first message if there is no such role, or if the template would move it to the last
-    message."""
-    format = chat(name)
-    told: tuple[Message, ...] = (Message("system", "Be brief."), Message("user", "find a lamp"))
-    for turn in range(3):
-        assert spelled(format, *told).count("Be brief.") == 1
-        assert spelled(format, *told).index("Be brief.") < spelled(format, *told).index("find a lamp")
-        told = (*told, said(format, f"turn {turn}"), Message("user", "seen"))
-    if name in ("gemma", "mistral"):
-        assert "Be brief.\n\nfind a lamp" in spelled(format, *told)
-
-
 @pytest.mark.parametrize("name", ["qwen", "llama3"])
 def test_tools_are_written_by_a_template_that_knows_them(name: str) -> None:
     """The tools are written once, without treeagent's instructions. Observations then have the role of a tool."""

@@ -6,14 +6,12 @@ import pytest
 import torch
 from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, made, narrowed
 from toy_llama import plain_logprobs
-from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from treeagent.generators.attention import Window
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import TESTED, LocalGenerator
 from treeagent.types import UserError
-
-HIDDEN = 32
 
 
 def ids(seed: int, length: int) -> tuple[int, ...]:
@@ -87,31 +85,3 @@ def test_sampling_over_shared_prefixes_is_the_plain_forward_pass(family: str) ->
 def test_every_architecture_called_tested_is_tested() -> None:
     models = [made(make) for make in (*FULL.values(), *WINDOWED.values())]
     assert {model.config.get_text_config().model_type for model in models} == TESTED
-
-
-def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
-    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 30}
-    model = made(
-        lambda: Phi3ForCausalLM(
-            Phi3Config(
-                vocab_size=VOCABULARY,
-                hidden_size=HIDDEN,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                num_key_value_heads=2,
-                max_position_embeddings=120,
-                original_max_position_embeddings=30,
-                rope_parameters={"rope_type": "longrope", "rope_theta": 10_000.0, **factors},
-                initializer_range=0.3,
-                pad_token_id=0,
-                bos_token_id=None,
-                eos_token_id=1,
-            )
-        )
-    )
-    generator = LocalGenerator(model)
-    drawn = draw(generator, [STEM])
-    assert [len(sample.token_ids) for sample in drawn[0]] == [6, 6, 6]
-    assert_plain(model, [STEM], drawn)
-    assert generator.refusal(ids(9, 29)) == "" != generator.refusal(ids(9, 30))

@@ -58,25 +58,6 @@ def test_whatever_stands_at_masked_tokens_changes_nothing(
     assert torch.equal(weights(model), clean)
 
 
-def test_dapo_loss_is_ppo_clip_over_trained_tokens(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    rows = advantage_rows(model, 8, stale=0.5)
-    terms = torch.cat([surrogate(*ratios(model, row)) for row in rows])
-    clipped = torch.cat(
-        [((r > 1.28) & (a > 0)) | ((r < 0.8) & (a < 0)) for r, a in (ratios(model, row) for row in rows)]
-    )
-    metrics = train_grpo(model, tokenizer, rows, ONE_STEP).metrics
-    assert metrics["loss"] == pytest.approx(terms.mean().item(), abs=1e-5)
-    assert metrics["clip_ratio/region_mean"] == pytest.approx(clipped.float().mean().item(), abs=1e-6)
-    assert clipped.any()
-
-
-def test_grpo_loss_is_the_mean_of_row_means(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    rows = advantage_rows(model, 8, stale=0.5)
-    expected = torch.stack([surrogate(*ratios(model, row)).mean() for row in rows]).mean().item()
-    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, loss_type="grpo")).metrics
-    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
-
-
 def test_cispo_weighs_the_likelihood_by_the_capped_ratio(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:

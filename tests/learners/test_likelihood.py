@@ -8,18 +8,8 @@ from tiny import logprobs, tokens
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.sft import hard_rows, token_logprobs, train_sft
+from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.views.tokens import TokenRow
-
-
-def test_log_probabilities_are_those_of_each_pair_alone(model: LlamaForCausalLM) -> None:
-    shuffler = random.Random(0)
-    pairs = [(tokens(shuffler, shuffler.randint(1, 9)), tokens(shuffler, shuffler.randint(1, 5))) for _ in range(40)]
-    for temperature in (1.0, 0.5):
-        found = token_logprobs(model, pairs, temperature)
-        for (prompt, said), told in zip(pairs, found, strict=True):
-            alone = logprobs(model, prompt + said, temperature)[-len(said) :]
-            assert told == pytest.approx(alone.tolist(), abs=1e-5)
 
 
 def test_rows_are_drawn_by_how_likely_they_are_got_wrong(

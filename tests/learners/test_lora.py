@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,21 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
-from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, weights
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.base import SampleRequest
 from treeagent.generators.config import LoraConfig
-from treeagent.generators.local import LocalGenerator
 from treeagent.learners.common import Hooks, TrainResult
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.value import fit_value
 from treeagent.types import UserError
 
 LORA = LoraConfig(rank=2)
@@ -119,24 +115,6 @@ def test_a_stored_reference_that_is_shifted_gives_an_adapter_the_analytic_margin
     assert result.metrics["loss"] == pytest.approx(math.log1p(math.exp(-1.0)), abs=1e-5)
 
 
-def test_the_generator_and_the_head_s_fit_read_base_and_adapter_together() -> None:
-    model, merged, base = stirred(), stirred().merge_and_unload(), make_model()
-    shuffler = random.Random(0)
-    prompts = [tokens(shuffler, length) for length in (5, 9)]
-    states = [LocalGenerator(each).hidden(prompts) for each in (model, merged, base)]
-    assert torch.allclose(states[0], states[1], atol=1e-5)
-    assert not torch.allclose(states[0], states[2], atol=1e-2)
-    drawn = [
-        LocalGenerator(each).sample(SampleRequest(prompts, 3, [0, 1], stop_id=1, max_new_tokens=6))
-        for each in (model, merged, base)
-    ]
-    ids = [[sample.token_ids for samples in one for sample in samples] for one in drawn]
-    assert ids[0] == ids[1] != ids[2]
-    fits = [fit_value(each, ValueHead(HIDDEN), token_rows(20), ValueConfig(epochs=2)) for each in (model, merged, base)]
-    assert fits[0].train_loss == pytest.approx(fits[1].train_loss, abs=1e-5)
-    assert fits[0].train_loss != pytest.approx(fits[2].train_loss, abs=1e-5)
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with two checkpoints: a base model, and an adapter on it with its own value head."""
@@ -215,13 +193,3 @@ def test_targets_that_cannot_have_an_adapter_are_refused() -> None:
         with_adapter(make_model(), replace(LORA, targets=("c_attn",)), 0)
     with pytest.raises(UserError, match="name the language-model head"):
         with_adapter(make_model(), replace(LORA, targets=("q_proj", "lm_head")), 0)
-
-
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")  # PEFT's, before our error
-def test_an_adapter_on_an_embedding_that_the_head_shares_is_refused() -> None:
-    shape = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    apart = LlamaForCausalLM(shape)
-    with_adapter(apart, LoraConfig(rank=2, targets=("embed_tokens",)), seed=0)
-    shape.tie_word_embeddings = True
-    with pytest.raises(UserError, match=r"lora.targets .* input embedding"):
-        with_adapter(LlamaForCausalLM(shape), LoraConfig(rank=2, targets=("embed_tokens", "q_proj")), seed=0)

@@ -14,7 +14,6 @@ from tiny import (
     VOCABULARY,
     logprobs,
     make_model,
-    make_tokenizer,
     make_unpackable,
     pairs,
     tokens,
@@ -32,14 +31,13 @@ from transformers import (
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.learners.common import TrainResult
-from treeagent.learners.config import DPOConfig, GRPOConfig, PolicyLoss, SFTConfig, ValueConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, PolicyLoss, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.packed import Packed, pack, pack_mask, states_at, why_unpackable
 from treeagent.learners.sft import train_sft
-from treeagent.learners.value import fit_value
 from treeagent.views.advantages import AdvantageRow
-from treeagent.views.tokens import TokenRow, within
+from treeagent.views.tokens import TokenRow
 
 LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
@@ -316,26 +314,3 @@ def test_a_wide_pack_has_no_mask(recomputed: bool) -> None:
     expected, found = gradient(model, separate), gradient(model, together)
     assert (found - expected).norm() <= 1e-5 * expected.norm()
     assert len(seen_masks) == (2 if recomputed else 1)
-
-
-def test_what_lies_beyond_the_context_of_a_model_is_left_out() -> None:
-    """A model with learned positions cannot read it: the last observation of an episode may be longer."""
-    kept = TokenRow("a", tuple(range(3, 15)), (False,) * 6 + (True,) * 6, (5, 11), (0.0, 1.0))
-    longer = replace(
-        kept,
-        token_ids=(*kept.token_ids, *range(3, 20)),
-        mask=(*kept.mask, *(False,) * 17),
-        value_positions=(5, 11, 28),
-        value_targets=(0.0, 1.0, 1.0),
-    )
-    assert within(longer, 12) == kept == within(kept, 12)
-    others = [replace(kept, task_id=name) for name in "bc"]
-    ended = []
-    for row in (kept, longer):
-        torch.manual_seed(0)
-        model, head = gpt2(12), ValueHead(32)
-        train_sft(model, make_tokenizer(), [row, *others], SFTConfig(max_steps=2, batch_size=3))
-        fitted = fit_value(model, head, [row, *others], ValueConfig(epochs=2))
-        assert fitted.train_positions + fitted.held_out_positions == 6
-        ended.append(weights(model, head))
-    assert torch.equal(*ended)

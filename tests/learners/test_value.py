@@ -8,7 +8,6 @@ from tiny import HIDDEN, VOCABULARY, make_unpackable, token_rows, weights
 from transformers import LlamaForCausalLM
 
 from treeagent.agent.value_head import LogprobHead, ValueHead
-from treeagent.generators.attention import hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
 from treeagent.types import UserError
@@ -83,22 +82,6 @@ def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
         fit_value(model, ValueHead(HIDDEN), [], ValueConfig())
     with pytest.raises(ValueError, match="of 1 task"):
         fit_value(model, ValueHead(HIDDEN), token_rows(2), ValueConfig())
-
-
-@pytest.mark.parametrize("returns", [(0.0, 1.0), (-1000.0, 1000.0)])
-def test_explained_variance_is_that_of_the_kept_head_on_the_held_out_tasks(
-    model: LlamaForCausalLM, returns: tuple[float, float]
-) -> None:
-    """The targets are 0 and 1 in both ranges. Two tasks have the same tokens, and one of them is held out."""
-    first = token_rows(1)[0]
-    rows = [replace(first, task_id=name, value_positions=(0, 4), value_targets=(0.0, 1.0)) for name in "ab"]
-    head = ValueHead(HIDDEN, returns)
-    result = fit_value(model, head, rows, ValueConfig(epochs=3))
-    with torch.no_grad(), hidden_states(model) as collected:
-        model(input_ids=torch.tensor([first.token_ids]))
-        low, high = head.value(collected[0][0, [0, 4]]).tolist()
-    # Errors e₀ = 0 - low and e₁ = 1 - high have the variance (e₁ - e₀)² / 4, and 0 and 1 have 1/4.
-    assert result.explained_variance == pytest.approx(1 - (1 - high + low) ** 2, abs=1e-3)
 
 
 def test_a_head_on_log_probabilities_fits_as_one_on_hidden_states_does(model: LlamaForCausalLM) -> None:

@@ -233,7 +233,8 @@ def _base(folder: Path) -> str:
 
 
 def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
-    config = PeftConfig.from_pretrained(str(folder), inference_mode=False)  # training continues the adapter
+    config = PeftConfig.from_pretrained(str(folder))
+    config.inference_mode = False  # training continues the adapter
     config.base_model_name_or_path = None  # PEFT would warn that it differs from the model's name
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():

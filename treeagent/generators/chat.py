@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 from jinja2 import TemplateError
@@ -105,8 +105,8 @@ class ChatFormat:
         # Our own text may name the tags of a call, so only special tokens are escaped in it.
         own = _any_of([_ESCAPE, _TURN, *self._special])
         self._instructions, self._preface = self._escape(instructions, own), self._escape(preface, own)
-        self._shots, self._shown = tuple[tuple[Message, ...], ...](), tuple[int, ...]()
-        """The demonstrations, and the token ids of all of them together."""
+        self._shots, self._shown, self._begins = tuple[Message, ...](), tuple[int, ...](), {0}
+        """The messages of the demonstrations, their token ids, and where each and the conversation itself begin."""
         self._context_tokens = context_tokens
         self._tools: list[dict[Any, Any]] = [self._escape_all(dict(tool)) for tool in tools]
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
@@ -121,13 +121,14 @@ class ChatFormat:
         self.stop_id: int = tokenizer.get_vocab()[self.stop_text]
         ends = {*end_ids, self.stop_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id}
         self.other_stops = tuple(sorted(ends - {self.stop_id}))
-        self._shots = tuple(map(self.with_ids, shots))
-        for number, shot in enumerate(self._shots):
-            for index, message in enumerate(shot):
-                if message.role == "assistant":
-                    self._shown += self._new_ids(shot[:index], number) + message.token_ids
+        self._begins |= set(accumulate(map(len, shots)))
+        self._shots = self.with_ids([message for shot in shots for message in shot])
+        for index, message in enumerate(self._shots):
+            if message.role == "assistant":
+                self._shown += self._new_ids(self._shots[:index]) + message.token_ids
         if shots:
-            self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
+            tested = (*self._shots, *_TEST_CONVERSATION)
+            self._text_after_turn(self._render(tested), tested[:-2])
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
@@ -204,9 +205,7 @@ class ChatFormat:
         """The ids with which every prompt begins: instructions, tools and demonstrations. Empty if there are none."""
         if not (self._preface or self._instructions or self._tools or self._shots):
             return ()
-        # The first messages differ from their first character on, so that none of their tokens counts as shared.
-        openings = [self.context_ids((Message("user", text),)) for text in ("a", "0", "\n")]
-        return common_prefix(openings)
+        return common_prefix([self.context_ids((Message("user", text),)) for text in ("a", "0", "\n")])
 
     def with_ids(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages of a demonstration, with token ids for its turns."""
@@ -271,40 +270,35 @@ class ChatFormat:
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """The ids that the messages after the agent's last turn add, with the opening of its next turn; none while a
         turn is unfinished."""
-        new_ids = self._new_ids(messages, len(self._shots))
+        new_ids = self._new_ids((*self._shots, *messages))
         return new_ids if any(message.role == "assistant" for message in messages) else self._shown + new_ids
 
-    def _new_ids(self, messages: tuple[Message, ...], shown: int) -> tuple[int, ...]:
-        """As ``_context_ids``, for a conversation after the first ``shown`` demonstrations, whose turns count, too."""
-        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        if turns:
-            turn, before, shots_before = messages[turns[-1]], messages[: turns[-1]], shown
-        elif shown:
-            *earlier, turn = self._shots[shown - 1]
-            before, shots_before = tuple(earlier), shown - 1
-        else:
+    def _new_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """As ``_context_ids``, for messages that begin with those of the demonstrations."""
+        last = max((index for index, message in enumerate(messages) if message.role == "assistant"), default=None)
+        if last is None:
             return self._encode_rendered(self._render(messages))
+        turn = messages[last]
         if not turn.token_ids:
             raise UserError(f"the assistant message {turn.content!r} carries no token ids: it cannot be trained on")
-        if messages and messages[-1].role == "assistant":  # unfinished, or the last word of the conversation
+        if last == len(messages) - 1:  # unfinished, or the last word of the conversation
             return ()
-        added = self._text_after_turn(self._render(messages, shown), before, shots_before)
+        added = self._text_after_turn(self._render(messages), messages[:last])
         if turn.token_ids[-1] != self.stop_id or not added.lstrip().startswith(self.stop_text):
             return self._encode_rendered(added)
         # The turn has its stop token already, but a tokenizer may encode the text behind it otherwise (Phi-3).
         ids = self._encode_rendered(added.lstrip())
         return ids[1:] if ids[0] == self.stop_id else self._encode_rendered(added.lstrip().removeprefix(self.stop_text))
 
-    def _text_after_turn(self, rendered: str, before: tuple[Message, ...], shown: int = 0) -> str:
-        """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
-        and the messages ``before``. The text before it must be what the model read, but for blanks at its end and a
-        part of the generation prompt, such as a ``<think>`` that the template leaves out of earlier turns."""
-        read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
-        turn = sum(message.role == "assistant" for message in earlier)
+    def _text_after_turn(self, rendered: str, before: tuple[Message, ...]) -> str:
+        """The text after the turn that follows the messages ``before``. The text before it must be what the model read,
+        but for blanks at its end and a part of the generation prompt, such as a ``<think>`` that the template leaves
+        out of earlier turns."""
+        read, turn = self._render(before), sum(message.role == "assistant" for message in before)
         head, found, added = rendered.partition(_placeholder(turn))
         if found and head.rstrip() == read.rstrip():
             return added
-        if found and read.startswith(head) and head.startswith(self._rendered(before, shown, opening=False)):
+        if found and read.startswith(head) and head.startswith(self._rendered(before, opening=False)):
             return added
         raise self._unusable(
             "rewrites earlier turns, or opens a turn with more than its generation prompt holds; give the tokenizer "
@@ -338,13 +332,13 @@ class ChatFormat:
         if form.tools and any(name not in rendered for name in self._tool_names):
             raise self._unusable("writes no tools")
 
-    def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
-        """The first ``shown`` demonstrations and the conversation, then the ``opening`` of a turn, with stand-ins."""
+    def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
+        """The messages as the template writes them, then the ``opening`` of a turn, with stand-ins."""
         tools = self._tools if self._form.tools else None
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    self._rows((*self._shots[:shown], messages)),
+                    self._rows(messages),
                     tools=None if tools is None else [*tools],
                     tokenize=False,
                     add_generation_prompt=opening,
@@ -357,22 +351,19 @@ class ChatFormat:
                 f"cannot write this conversation ({error}): give the tokenizer one that can"
             ) from error
 
-    def _rows(self, conversations: Sequence[tuple[Message, ...]]) -> list[dict[str, str]]:
-        rows, turns = list[dict[str, str]](), 0
+    def _rows(self, messages: tuple[Message, ...]) -> list[dict[str, str]]:
+        rows, turns, begun = list[dict[str, str]](), 0, False
         opening = [text for text in (self._preface, "" if self._form.tools else self._instructions) if text]
         later = {"user": self._form.answers, "system": "system" if self._form.system else "user"}
-        for conversation in conversations:
-            first = turns
-            for message in conversation:
-                content = self._escape(message.content)
-                if message.role == "assistant":
-                    rows.append({"role": "assistant", "content": _placeholder(turns)})
-                    turns += 1
-                elif message.role == "system" and turns == first:
-                    opening.append(content)
-                else:
-                    role = later.get(message.role, "user") if turns > first else "user"
-                    rows.append({"role": role, "content": content})
+        for index, message in enumerate(messages):
+            content, begun = self._escape(message.content), begun and index not in self._begins
+            if message.role == "assistant":
+                rows.append({"role": "assistant", "content": _placeholder(turns)})
+                turns, begun = turns + 1, True
+            elif message.role == "system" and not begun:
+                opening.append(content)
+            else:
+                rows.append({"role": later.get(message.role, "user") if begun else "user", "content": content})
         if opening and self._form.system:
             return [{"role": "system", "content": "\n\n".join(opening)}, *rows]
         if opening:

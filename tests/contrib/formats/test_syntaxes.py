@@ -42,7 +42,6 @@ TOOLS = [
 ]
 LLAMA, MISTRAL, TAGS = LlamaCalls(TOOLS), MistralCalls(TOOLS), TagCalls(TOOLS)
 SYNTAXES: list[ToolCalls] = [LLAMA, MISTRAL]
-FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
 
 plain = st.text(st.characters(exclude_categories=["Cs"]))
 thoughts = plain.map(str.strip).filter(lambda text: not any(mark in text for mark in "<{[\r"))
@@ -68,21 +67,6 @@ def test_what_is_written_is_read(grammar: Grammar, thought: str, call: str | Too
     action = grammar.read(grammar.write(thought, call), (1, 2), (-0.5, -0.25))
     assert (action.thought, action.call, action.error) == (thought, call, "")
     assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
-
-
-@pytest.mark.parametrize(
-    ("grammar", "text", "thought"),
-    [
-        (LLAMA, '{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
-        (LLAMA, 'I look.\n{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', "I look."),
-        (LLAMA, '<|python_tag|>{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
-        (MISTRAL, '[TOOL_CALLS] [{"name": "find", "arguments": {"thing": "a lamp", "least": 2}}]', ""),
-        (MISTRAL, 'I look.[TOOL_CALLS]find[ARGS]{"thing": "a lamp", "least": 2}', "I look."),
-    ],
-)
-def test_native_tool_calls(grammar: Grammar, text: str, thought: str) -> None:
-    action = grammar.read(text)
-    assert (action.thought, action.call, action.error) == (thought, FIND, "")
 
 
 def tagged(name: str, **values: str) -> str:
