@@ -1,14 +1,13 @@
-"""Games with known solutions: board games against a perfect opponent, and random trees with known values."""
+"""Board games against a perfect opponent."""
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from toy_search import act, after, begin
 
-from treeagent.types import Action, Estimate, Proposal, State, Task, Transition
+from treeagent.types import Action, Proposal, State, Task, Transition
 
 EMPTY, OURS, THEIRS = ".", "x", "o"
 WIN, DRAW, LOSS = 1.0, 0.5, 0.0
@@ -113,69 +112,3 @@ class Moves:
     def _actions(self, cells: str) -> Iterator[Action]:
         for move, value in self.board.move_values(cells).items():
             yield act(str(move), self.skill * value)
-
-
-@dataclass(frozen=True)
-class KnownTree:
-    """A tree with ``actions`` actions at each of ``depth`` steps. Every edge has a merit in [-1, 1]; the return of a
-    path is the mean merit of its edges, paid at its end. Policy logits and values are the truth plus noise.
-
-    It is dynamics, policy and value function in one. The last message of a state is the state's index within its depth.
-    """
-
-    seed: int
-    actions: int = 4
-    depth: int = 5
-    skill: float = 5.0
-    """Prior ∝ exp(skill * Q + noise)."""
-    prior_noise: float = 1.0
-    value_noise: float = 0.2
-    """Standard deviation of the noise in V; ``prior_noise`` is that of the logits."""
-    returns: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
-    """For each depth, the best return below each state."""
-    logits: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
-    estimates: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
-
-    def __post_init__(self) -> None:
-        rng = np.random.default_rng(self.seed)
-        sums = [np.zeros(1)]
-        for depth in range(1, self.depth + 1):
-            sums.append(np.repeat(sums[-1], self.actions) + rng.uniform(-1, 1, self.actions**depth) / self.depth)
-        best = sums[-1]
-        self.returns.append(best)
-        while len(best) > 1:
-            best = best.reshape(-1, self.actions).max(axis=1)
-            self.returns.insert(0, best)
-        for best in self.returns:
-            self.logits.append(self.skill * best + rng.normal(0, self.prior_noise, len(best)))
-            self.estimates.append(best + rng.normal(0, self.value_noise, len(best)))
-
-    @property
-    def best_action(self) -> int:
-        return int(self.returns[1].argmax())
-
-    async def reset(self, task: Task) -> State:
-        return begin(task, "0 0")
-
-    async def step(self, state: State, action: Action) -> Transition:
-        depth, place = _place(state)
-        depth, place = depth + 1, place * self.actions + int(str(action.call))
-        ends = depth == self.depth
-        reward = float(self.returns[depth][place]) if ends else 0.0
-        return Transition(after(state, action, f"{depth} {place}"), reward, terminated=ends)
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [Proposal((), tuple(self._drawn(*_place(state)))) for state in states]
-
-    def _drawn(self, depth: int, place: int) -> Iterator[Action]:
-        for number in range(self.actions):
-            yield act(str(number), float(self.logits[depth + 1][place * self.actions + number]))
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        places = [_place(state) for state in states]
-        return [Estimate(float(self.estimates[depth][place])) for depth, place in places]
-
-
-def _place(state: State) -> tuple[int, int]:
-    depth, place = state.messages[-1].content.split()
-    return int(depth), int(place)

@@ -151,33 +151,6 @@ def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: str) -> None
     assert all(count % 6 == 0 for count in value.calls)
 
 
-def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
-    """The most steps and draws of one simulation, in a world whose episodes have at most ``longest`` steps."""
-    if config.method in CHAINS:
-        return longest, longest
-    if config.method == "ab_mcts":  # a repeated call leads to its state, which may want a sample, too
-        return 1, longest
-    if config.method == "lookahead":
-        inner = sum(config.candidates**depth for depth in range(config.options["depth"]))
-        return inner, inner
-    return 1, 1
-
-
-@given(configs, st.sampled_from(["environment_steps", "generated_tokens"]), st.integers(1, 60), seeds)
-def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
-    config: SearchConfig, kind: str, most: int, seed: int
-) -> None:
-    config = replace(config, limits=Limits(**{kind: most}))
-    [tree] = searched(config, TablePolicy(WORDS), Treasure(), HashValue(), seeds=[seed])
-    steps, draws = one_simulation(config, longest=4)
-    if kind == "environment_steps":
-        assert tree.budget.environment_steps < most + steps * config.leaves
-    else:
-        width = {"ab_mcts": 1, "rebase": config.options.get("width", 0)}.get(config.method, config.candidates)
-        tokens = 2 if config.method in CHAINS else 2 * width
-        assert tree.budget.generated_tokens < most + draws * tokens * config.leaves
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_failing_step_costs_its_own_tree_only(method: str) -> None:
     class Fragile(Maze):

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_search import HashValue, Maze, TablePolicy, Treasure, task
+from toy_search import HashValue, TablePolicy, Treasure, task
 from written_world import said
 
 from treeagent.contrib.methods.chains import EntropyExpand, RandomExpand
 from treeagent.search.baselines import BestOfN, Chains
 from treeagent.search.config import Limits, SearchConfig
-from treeagent.search.decide import best_path
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.search.node import Edge, Tree
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -71,20 +70,6 @@ def test_chains_share_the_root_only(leaves: int) -> None:
     budget = replace(tree.budget, seconds=0.0)
     assert (budget.simulations, budget.environment_steps, budget.proposals, budget.estimates) == (6, 24, 24, 6)
     assert budget.generated_tokens == 48
-
-
-def test_the_best_of_n_is_the_chain_of_highest_return() -> None:
-    tree = best_of(8, Treasure())
-    returns = [path_return(path) for path in ends(tree)]
-    assert len(set(returns)) > 1
-    assert path_return(best_path(tree)) == max(returns)
-
-
-def test_where_rewards_are_withheld_the_value_tells_chains_apart() -> None:
-    tree = best_of(8, Maze(withheld=True), value=HashValue())
-    values = [node.value for _, node in tree.walk() if node.ended]
-    assert len(set(values)) > 1
-    assert path_return(best_path(tree)) == max(values)
 
 
 @pytest.mark.parametrize(("chains", "expansions", "rounds"), [(2, 2, 1), (1, 2, 1), (2, 6, 1), (1, 1, 3), (3, 2, 2)])

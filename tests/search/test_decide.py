@@ -67,15 +67,6 @@ def test_a_withheld_end_counts_by_its_estimate() -> None:
     assert names(best_path(grown, "leaf")) == "b"
 
 
-def test_without_an_end_the_visits_decide() -> None:
-    grown = tree(edge("a", 3, 0.1), edge("b", 5, 0.0, edge("c", 4, 0.2)), edge("d", 1, 0.9))
-    assert names(best_path(grown, "leaf")) == "bc"
-
-
-def test_a_tree_that_was_never_searched_has_no_plan() -> None:
-    assert best_path(tree(), "leaf") == best_path(tree(Edge(act("a"), 1.0)), "visits") == []
-
-
 def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_visited() -> None:
     grown = tree(edge("a", 9, 0.4), ends("b", 1, 0.9), edge("c", 3, 0.95))
     assert grown.root.edges[1].child is not None

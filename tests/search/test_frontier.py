@@ -1,21 +1,15 @@
 """Beam search and best-first search, in worlds small enough to compute by hand."""
 
 import asyncio
-import random
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from toy_search import begin, task
+from toy_search import task
 from written_world import InOrder, Written, said, statistics
 
 from treeagent.search.baselines import Beam, BestFirst, Frontier
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.searcher import Growth, backup
-from treeagent.types import Action
+from treeagent.search.node import Tree
 
 AB = InOrder("ab")
 
@@ -109,23 +103,3 @@ def test_without_a_value_the_likelier_path_goes_first() -> None:
     assert order(grown(search)) == ["", "b", "bb", "bbb"]
     narrow = Beam(policy, Written(), config(6, policy, 1, beam=True))
     assert order(grown(narrow)) == ["", "b", "bb"]
-
-
-@given(st.floats(0.1, 1), st.integers(0, 2**32))
-def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, seed: int) -> None:
-    """Thoughts take no step, and neither the rank nor the backup discounts them."""
-    luck = random.Random(seed)
-    path = [
-        Edge(
-            Action("think", "" if luck.random() < 0.3 else "act"),
-            0.5,
-            reward=luck.choice([None, luck.random()]),
-            child=Node(begin(task(), ""), value=luck.random(), terminated=luck.random() < 0.5),
-        )
-        for _ in range(luck.randint(1, 5))
-    ]
-    search = Beam(AB, Written(), SearchConfig(discount=discount))
-    backup(Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), path)
-    worth, likelihood = search.rank(path)
-    assert worth == pytest.approx(path[0].value_sum)
-    assert likelihood == 0.5 ** len(path)

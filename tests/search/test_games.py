@@ -38,15 +38,6 @@ def optimal_rate(board: Board, cells: list[str], config: SearchConfig, skill: fl
     return best / len(cells)
 
 
-def test_the_solver_knows_tic_tac_toe() -> None:
-    """The empty board is a draw; three in a row wins at once; a fork cannot be parried."""
-    assert TIC_TAC_TOE.value("." * 9) == 0.5
-    assert TIC_TAC_TOE.move_values("xx.oo....")[2] == 1.0
-    assert TIC_TAC_TOE.value("x.o.x...o") == 0.5
-    assert TIC_TAC_TOE.value("xo..x...o") == 1.0
-    assert len(TIC_TAC_TOE.lines) == 8
-
-
 @pytest.mark.parametrize("method", ["mcts", "gumbel"])
 def test_tic_tac_toe_is_solved(method: str) -> None:
     """40 positions of two stones in which moves differ in value; a random move is right in 46 %. Measured with 8, 32,

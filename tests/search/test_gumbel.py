@@ -49,22 +49,6 @@ def test_the_papers_figure_of_sequential_halving() -> None:
     assert visits == [3 + 6 + 12 + 25 + 3] * 2 + [3 + 6 + 12] * 2 + [3 + 6] * 4 + [3] * 8
 
 
-@pytest.mark.parametrize(
-    ("considered", "simulations", "expected"),
-    [
-        (8, 24, [0] * 8 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5, 5, 6, 6]),  # 24 // (3 * 8) = 1, // 12 = 2, // 6 = 4
-        (8, 13, [0] * 8 + [1] * 4 + [2]),  # 13 // 24 = 0, so 1; 13 // 12 = 1; then two of them till the end
-        (7, 24, [0] * 7 + [1] * 3 + [2] * 3 + [3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8]),  # 3 = 7 // 2 go on
-        (4, 8, [0] * 4 + [1, 1, 2, 2]),
-        (4, 3, [0] * 3),
-        (2, 5, [0, 0, 1, 1, 2]),
-        (1, 4, [0, 1, 2, 3]),
-    ],
-)
-def test_the_schedule_by_hand(considered: int, simulations: int, expected: list[int]) -> None:
-    assert considered_visits(considered, simulations) == expected
-
-
 def test_phases_have_equal_shares_of_what_was_spent() -> None:
     """Two phases for four actions. Only second and later visits cost tokens, 0.06 each. Two rounds cost 0.24; three
     rounds would cost 0.48, and four would cost 0.72. Then two actions go on, at 0.12 a round: 0.12 + 0.12 and 0.24 +
@@ -169,13 +153,3 @@ def test_a_halving_search_by_hand(leaves: int) -> None:
     tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, leaves=leaves), noise=False)
     assert [edge.visits for edge in tree.root.edges] == [1, 3, 1, 3]
     assert best_root_edge(tree, noise=False) is tree.root.edges[3]
-
-
-def test_only_the_most_visited_are_recommended() -> None:
-    """Three simulations of five arms. An untried arm cannot be recommended, however high its score."""
-    pays = [0.0] * 5
-    for seed in range(20):
-        tree = play(pays, gumbel(3), seed)
-        tried = [edge.visits for edge in tree.root.edges]
-        assert sorted(tried) == [0, 0, 1, 1, 1]
-        assert best_root_edge(tree, noise=True).visits == 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tangle import PlaceValue, Tangle, configs, seeds, worlds
-from toy_search import TablePolicy, task
+from test_mcts import configs, seeds, worlds
+from toy_search import HashValue, Maze, TablePolicy, task
 
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Budget
@@ -26,9 +26,9 @@ some_limits = st.builds(
 
 
 @given(configs, some_limits, worlds, seeds)
-def test_no_simulation_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
+def test_no_simulation_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Maze, seed: int) -> None:
     """A simulation begins when all but ``leaves - 1`` of those before it have ended, and no limit was reached then."""
-    search = make_search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue())
+    search = make_search(TablePolicy(WORDS), world, replace(config, limits=limits), HashValue())
     for tree in asyncio.run(search.run(TASKS, range(seed, seed + 4))):
         for ended, spent in enumerate(tree.spent[: -config.leaves], 1):
             before = Budget(ended, environment_steps=spent.steps, generated_tokens=spent.tokens)

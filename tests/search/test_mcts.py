@@ -2,14 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tangle import WORDS as TANGLED
-from tangle import PlaceValue, Tangle, configs, search, seeds, worlds
 from toy_search import (
     AllPolicy,
     HashValue,
@@ -28,10 +25,23 @@ from toy_search import (
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.searcher import make_search
-from treeagent.types import Action, Proposal, State, Task, Transition
+from treeagent.types import Action, State, Task, Transition
 
-WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}
 TASKS = [task(f"task {number}") for number in range(8)]
+
+configs = st.builds(
+    SearchConfig,
+    limits=st.builds(Limits, simulations=st.integers(1, 40)),
+    candidates=st.integers(1, 5),
+    method=st.sampled_from(["mcts", "gumbel"]),
+    options=st.fixed_dictionaries({"c_init": st.floats(0, 4), "widening": st.sampled_from([0, 1, 2])}),
+    discount=st.sampled_from([1.0, 0.9]),
+    leaves=st.integers(1, 6),
+)
+"""Every combination of search settings."""
+worlds = st.builds(Maze, end_share=st.floats(0, 0.6), limit_share=st.just(0.1))
+seeds = st.integers(0, 2**63 - 1)
 
 
 def tried(node: Node) -> list[tuple[str, Node]]:
@@ -46,12 +56,12 @@ def child(tree: Tree, *words: str) -> Node:
 
 
 @given(configs, worlds, seeds, st.booleans())
-def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int, skips: bool) -> None:
+def test_statistics_add_up(config: SearchConfig, world: Maze, seed: int, skips: bool) -> None:
     """The root's visits are the simulations. An edge's visits are those of its child's edges plus those that ended at
     it, and its W is the sum of their returns. Nothing stays in flight. If search skips exhausted subtrees, the revisits
     that it counts instead are added."""
     kind = make_search if skips else {"mcts": Revisiting, "gumbel": RevisitingGumbel}[config.method]
-    [tree] = asyncio.run(kind(TablePolicy(TANGLED), world, config, PlaceValue()).run([task()], [seed]))
+    [tree] = asyncio.run(kind(TablePolicy(WORDS), world, config, HashValue()).run([task()], [seed]))
     assert config.limits.simulations is not None
     assert tree.budget.simulations <= min(tree.root.visits, config.limits.simulations)
     assert tree.root.visits == tree.budget.simulations or skips
@@ -84,18 +94,11 @@ def returns(edge: Edge, leaf_visits: int, discount: float) -> float:
     return leaf_visits * edge.leaf_return(discount) + passed
 
 
-@given(configs, worlds, seeds)
-def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Outcomes and estimates are in [0, 1)."""
-    [tree] = search(config, world, [task()], [seed])
-    assert all(0.0 <= edge.value <= 1.0 for node in tree.nodes() for edge in node.edges)
-
-
 @given(configs, worlds, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
-def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, drawn: list[int], place: int) -> None:
+def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Maze, drawn: list[int], place: int) -> None:
     """It does not depend on the trees searched beside it, under any combination of settings."""
-    batch = search(config, world, TASKS, drawn)
-    [alone] = search(config, world, [TASKS[place]], [drawn[place]])
+    batch = grow(TablePolicy(WORDS), world, config, HashValue(), TASKS, drawn)
+    [alone] = grow(TablePolicy(WORDS), world, config, HashValue(), [TASKS[place]], [drawn[place]])
     assert digest(batch[place]) == digest(alone)
 
 
@@ -147,38 +150,6 @@ def test_the_known_best_leaf_is_found(seed: int) -> None:
     [tree] = grow(AllPolicy("a", "b", "c", "d"), Treasure(), config, Hint())
     assert child(tree, *Treasure().path).terminated
     assert max(tree.root.edges, key=lambda edge: edge.visits).action.call == "c"
-
-
-def test_withheld_rewards_are_replaced_by_the_value() -> None:
-    [tree] = grow(AllPolicy("a", "b"), Maze(end_share=1.0, withheld=True), SearchConfig(), HashValue())
-    for edge in tree.root.edges:
-        assert edge.reward is None
-        assert edge.child is not None and edge.child.terminated
-        assert edge.value == edge.child.value == HashValue.of(edge.child.state)
-
-
-class Nearsighted(TablePolicy):
-    """A policy that cannot read a state of more than three messages."""
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        drawn = await super().propose(states, count, seeds)
-        return [
-            Proposal((), (), "the prompt is too long") if len(state.messages) > 3 else proposal
-            for state, proposal in zip(states, drawn, strict=True)
-        ]
-
-
-def test_a_state_that_the_policy_cannot_read_is_a_limit() -> None:
-    """Nothing follows it, and the search goes on elsewhere. The first visit comes before the policy reads it, and
-    returns V(s). Later visits return the rewards, which are 0."""
-    config = SearchConfig(limits=Limits(simulations=60), options={"widening": 0})
-    [tree] = grow(Nearsighted(WORDS), Maze(0.0, 0.0), config, HashValue())
-    unread = [(path, node) for path, node in tree.walk() if node.truncated]
-    assert unread and not tree.error
-    for path, node in unread:
-        assert len(node.state.messages) == 5 and not node.edges
-        assert path[-1].value_sum == pytest.approx(HashValue.of(node.state))
-    assert tree.root.exhausted
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pytest
-from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result, by_mctx, cases
+from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result
 from test_gumbel import considered_visits
 from toy_search import Revisiting, RevisitingGumbel, task
 
@@ -153,11 +153,3 @@ def test_the_schedules_are_those_of_mctx() -> None:
     assert len(schedules) == 48
     for considered, simulations, visits in schedules:
         assert considered_visits(considered, simulations) == visits
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_mctx_itself_agrees() -> None:
-    pytest.importorskip("mctx")
-    played = [(case, by_mctx(case)) for case in cases()]
-    assert count_agreeing(played) == len(played)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from toy_search import (
 )
 
 from treeagent.search.values import RolloutValue
-from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, Value
+from treeagent.types import Action, Estimate, Proposal, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 CELL = begin(task(), "cell 2")
@@ -90,25 +90,6 @@ def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, order: list
     assert [estimate(value, state) for state in asked] == [[each] for each in together]
     again = replace(asked[0], snapshot="another place", key=None)
     assert estimate(value, again, asked[0]) == [together[0]] * 2
-
-
-@dataclass
-class Batches:
-    """Counts the states in each call of a policy."""
-
-    policy: Policy
-    batches: list[int] = field(default_factory=list[int])
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        self.batches.append(len(states))
-        return await self.policy.propose(states, count, seeds)
-
-
-def test_all_rollouts_advance_together() -> None:
-    policy = Batches(AllPolicy("right"))
-    near = after(CELL, act("right"), "cell 3")
-    estimate(RolloutValue(policy, Corridor(), max_steps=9), CELL, near, CELL)
-    assert policy.batches == [3, 2]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ class Corridor:
 
 @dataclass(frozen=True)
 class Maze:
-    """The result of a step is a hash of the steps so far: an end that pays something in [0, 1], a limit, or neither."""
+    """The result of a step is a hash of the steps so far: an end that pays something in [0, 1], a limit, or neither.
+    The word "wrong" is refused."""
 
     end_share: float = 0.3
     limit_share: float = 0.1
@@ -107,6 +108,7 @@ class Maze:
             reward=None if self.withheld else reward,
             terminated=ends,
             truncated=self.end_share <= luck < self.end_share + self.limit_share,
+            invalid=str(action.call) == "wrong",
         )
 
 
