@@ -203,8 +203,8 @@ _ELSEWHERE = 0.2
 
 
 class BookingDemonstrator:
-    """Does what the goal asks for; its thought is what it clicks. With probability ``noise`` it clicks something else
-    on the page, as it also does where an earlier error has left nothing right to click."""
+    """Does what the goal asks for; its thought is the page's heading and what it clicks. With probability ``noise`` it
+    clicks something else, as it also does where an earlier error has left nothing right to click."""
 
     def __init__(self, env: BookingEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
@@ -219,7 +219,8 @@ class BookingDemonstrator:
             good = [rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)]
         page = self._env.page()
         name = page.elements[good[0]].name.split()
-        return " ".join(name[: 2 if page.heading == "time" else 1]), self._env.legal_actions()[good[0]]
+        thought = [page.heading.split()[0], *name[: 2 if page.heading == "time" else 1]]
+        return " ".join(thought), self._env.legal_actions()[good[0]]
 
     def _right(self) -> list[Action]:
         """The actions that are right on this page."""

@@ -171,21 +171,19 @@ def instruction(goal: Goal, town: Town, mentions: int, rng: random.Random) -> st
         wanted[number] = rng.choice((f"{wanted[number]} not {other}", f"not {other} but {wanted[number]}"))
     said = [f"{question} {each}" for (question, _), each in zip(answers, wanted, strict=True)]
     rng.shuffle(said)
-    rest = " , ".join(said)
     if goal.family == "cancel":
-        return f"cancel {goal.place} : {rest}"
-    time = goal.earliest if goal.earliest == goal.latest else f"{goal.earliest} to {goal.latest}"
+        return " , ".join((f"cancel {goal.place}", *said))
+    any_time = (goal.earliest, goal.latest) == (TIMES[0], TIMES[-1])
+    window = goal.earliest if goal.earliest == goal.latest else f"{goal.earliest} to {goal.latest}"
+    table = f"{'' if any_time else f'{window} '}{word('seating', goal.seating)}{' if possible' if goal.prefers else ''}"
     parts: Sequence[str] = (
-        "move" if goal.family == "change" else "book",
-        goal.cuisine if goal.family != "change" else "",
-        goal.place,
+        " ".join(filter(None, ("move" if goal.family == "change" else "book", goal.cuisine, goal.place))),
         f"under ${goal.most_price}" if goal.most_price else "",
         f"within {goal.most_walk} min" if goal.most_walk else "",
         f"safe {goal.allergy}" if goal.allergy else "",
-        "to" if goal.family == "change" else "",
-        goal.day,
-        "" if (goal.earliest, goal.latest) == (TIMES[0], TIMES[-1]) else time,
-        word("seating", goal.seating) + (" if possible" if goal.prefers else ""),
-        f"for {goal.guests}",
+        f"day {goal.day}",
+        f"{'table' if any_time else 'time'} {table}",
+        f"guests {goal.guests}",
+        *said,
     )
-    return " ".join(filter(None, parts)) + (f" : {rest}" if rest else "")
+    return " , ".join(filter(None, parts))
