@@ -57,8 +57,6 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None
 def forget() -> None:
     """Empty the caches of models and environments. They are keyed by path, and a test may replace what a path holds."""
     close_environments()
-    if (build := sys.modules.get("treeagent.pipeline.build")) is not None:
-        build._policy_kept = None  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the end of a process would close these files
         for name, module in list(sys.modules.items()):

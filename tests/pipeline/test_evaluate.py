@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 from toy_doors import BothDoors, Doors, Teller, teller_model
 
-from treeagent.config import EvaluateConfig, Mode
+from treeagent.config import EvaluateConfig, Mode, RunConfig
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.outcomes import Outcome, summarise
-from treeagent.pipeline.play import Actors, execute, play, replan
+from treeagent.pipeline.play import Actors, episode_seeds, execute, play, replan
 from treeagent.pipeline.report.describe import ending, steps
 from treeagent.seams import names
 from treeagent.search.config import METHODS, Limits, SearchConfig
@@ -40,6 +40,7 @@ from treeagent.world_model.fidelity import wilson_interval
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
 EVALUATE = EvaluateConfig(best_of=6, likelihood_weight=0.3)
+RUN = RunConfig(seed=1, search=SEARCH, evaluate=EVALUATE)
 MODES: tuple[Mode, ...] = ("greedy", *(name for name in names("search.method", METHODS) if name != "critic"))
 SEARCHES = tuple(mode for mode in MODES if mode != "greedy")
 
@@ -120,7 +121,7 @@ def played(
     actors = Actors(Shopper(), Shopper(greedy=True), value)
     blind = EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal)
     verified = Recorder(EnvDynamics(SHOP, max_steps=8))
-    outcomes, trees, _ = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
+    outcomes, trees, _ = asyncio.run(play(actors, blind, verified, tasks, mode, RUN))
     return outcomes, verified.actions, trees
 
 
@@ -226,12 +227,13 @@ def test_noise_is_for_training() -> None:
     noisy = replace(SEARCH, method="gumbel", options={"widening": 0})
     tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    seeds = [derive_seed(7, "gumbel", task.id) for task in tasks]
+    config = replace(RUN, search=noisy)
+    seeds = episode_seeds(config, "gumbel", tasks)
 
     def grown(noise: bool) -> list[Tree]:
         return asyncio.run(make_search(Shopper(), blind, noisy, Taste(), noise=noise).run(tasks, seeds))
 
-    played = asyncio.run(play(actors, blind, verified, tasks, "gumbel", EVALUATE, noisy, 7))[1]
+    played = asyncio.run(play(actors, blind, verified, tasks, "gumbel", config))[1]
     found, quiet, loud = (
         [[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees]
         for trees in (played, grown(noise=False), grown(noise=True))
@@ -283,7 +285,7 @@ def replanned(
     verified = Recorder(EnvDynamics(env, max_steps=2))
     search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
     actors = Actors(BothDoors(), RightDoor(), None)
-    [outcome], trees, _ = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
+    [outcome], trees, _ = asyncio.run(replan(actors, model, verified, [goal], mode, replace(RUN, search=search)))
     return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
 
 
@@ -333,14 +335,12 @@ class Broken:
 
 def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
-    outcomes, _, episodes = asyncio.run(
-        play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7)
-    )
+    outcomes, _, episodes = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", RUN))
     assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
     assert [outcome.error for outcome in outcomes] == ["planning failed: OSError: a stair is missing"] * 2
     assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
     assert [episode.error for episode in episodes] == [outcome.error for outcome in outcomes]
-    again, _, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    again, _, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", RUN))
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
 
 
@@ -384,10 +384,11 @@ class Expecting:
 def test_a_plan_in_a_world_model_sees_no_reward_that_was_really_paid(toll: float) -> None:
     """The model expects that the first step pays 0.5. To go on is then worth 0.9 - 0.5 = 0.4, which is more than the
     0.2 for a stop, whatever the environment paid."""
-    actors, config = Actors(AtTheToll(), AtTheToll(), Expecting()), EvaluateConfig(decision="value")
+    actors = Actors(AtTheToll(), AtTheToll(), Expecting())
     search = SearchConfig(limits=Limits(simulations=6), candidates=2, options={"widening": 0})
+    config = RunConfig(search=search, evaluate=EvaluateConfig(decision="value"))
     outcomes, _, [episode] = asyncio.run(
-        replan(actors, Toll(0.5, ends=False), Toll(toll, ends=True), [Task("t", "")], "mcts", config, search, 7)
+        replan(actors, Toll(0.5, ends=False), Toll(toll, ends=True), [Task("t", "")], "mcts", config)
     )
     assert [edge.action.call for node in episode.nodes() for edge in node.edges] == ["go", "on"]
     assert outcomes[0].reward == toll

@@ -134,7 +134,7 @@ def test_shots_of_a_file_are_shown_as_they_are_written(tmp_path: Path) -> None:
     file = lines(tmp_path / "shots.jsonl", talk("find a", "Action:  b", "c"), talk("d", "e", "f", "g"))
     assert read_shots(file) == [Shot(("find a",), ("Action:  b",)), Shot(("d", "f"), ("e", "g"))]
     wanted = config(f"policy.shots={file}")
-    chat, _ = conversation(TOKENIZER, wanted.policy, (), None, shots(wanted))
+    chat, _ = conversation(TOKENIZER, wanted, 10_000)
     prompt = TOKENIZER.decode(list(chat.prompt_ids((Message("user", "go"),))))
     said = "".join(f"<|user|>{user}<|end|><|assistant|>{agent}<|end|>" for user, agent in [("find a", "Action:  b")])
     said += "<|user|>d<|end|><|assistant|>e<|end|><|user|>f<|end|><|assistant|>g<|end|>"

@@ -1,6 +1,6 @@
 """Build from the settings: the environment, its tasks, the policy, its generator, and the value function of leaves.
 
-A process keeps one environment and one policy for later jobs with the same settings.
+A process keeps one environment, with the policy that acts in it, for later jobs with the same settings.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, l
 from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy, Wanted
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
-from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
+from treeagent.config import EnvironmentConfig, RunConfig
 from treeagent.envs import EnvDynamics, WorkerEnv, make_env, wrap
 from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
@@ -58,45 +58,45 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
 
 
 @dataclass(slots=True)
-class _World:
-    """An environment with all that was made of it."""
+class _Kept:
+    """What a process keeps for its next job: an environment, and what was made of it."""
 
     settings: EnvironmentConfig
     env: Env
     pool: EnvPool | None = None
-    shots: dict[tuple[int, str, int], tuple[Shot, ...]] = field(default_factory=dict)
-    """The demonstrations that were played, by their number, their format and the run's seed."""
+    shots: dict[object, tuple[Shot, ...]] = field(default_factory=dict[object, tuple[Shot, ...]])
+    """The demonstrations that were played, by what they depend on."""
+    policy: LLMPolicy | TextPolicy | None = None
+    value: HeadValue | None = None
+    made_from: object = None
+    """What ``policy`` and ``value`` were made from."""
 
 
-Loaded = tuple[LLMPolicy | TextPolicy, HeadValue | None]
-_world: _World | None = None
-"""The environment that this process keeps for its next job."""
-_policy_kept: tuple[object, Loaded] | None = None
-"""The policy that this process keeps for its next job, with all that it was made from."""
+_kept: _Kept | None = None
+
+
+def _keep(settings: EnvironmentConfig) -> _Kept:
+    global _kept
+    if _kept is None or _kept.settings != settings:
+        close_environments()
+        _kept = _Kept(settings, _make_environment(settings))
+        _close_at_exit()
+    return _kept
 
 
 def environment(config: RunConfig) -> Env:
     """The run's environment. The process keeps it until another one is asked for, or until it ends by itself."""
-    return _kept(config.environment).env
-
-
-def _kept(settings: EnvironmentConfig) -> _World:
-    global _world
-    if _world is None or _world.settings != settings:
-        close_environments()
-        _world = _World(settings, _make_environment(settings))
-        _close_at_exit()
-    return _world
+    return _keep(config.environment).env
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
     """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. An
     imagined environment has a single instance, whose model answers for all."""
-    world, count = _kept(config.environment), config.environment.parallel
-    if count == 1 or world.env.origin == "imagined":
-        return world.env
-    world.pool = world.pool or EnvPool(world.env, partial(_make_environment, config.environment), count)
-    return world.pool
+    kept, count = _keep(config.environment), config.environment.parallel
+    if count == 1 or kept.env.origin == "imagined":
+        return kept.env
+    kept.pool = kept.pool or EnvPool(kept.env, partial(_make_environment, config.environment), count)
+    return kept.pool
 
 
 @cache
@@ -108,9 +108,9 @@ def _close_at_exit() -> None:
 
 
 def close_environments() -> None:
-    """Close the environment that this process keeps, and its pool. Errors are ignored: the results are stored."""
-    global _world
-    closing, _world = _world, None
+    """Close what this process keeps. Errors are ignored: the results are stored."""
+    global _kept
+    closing, _kept = _kept, None
     for each in () if closing is None else (closing.pool, closing.env):
         if each is not None:
             with suppress(Exception):  # a user's environment may raise anything
@@ -151,45 +151,38 @@ def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | TextPolicy]:
     """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
     steps, and the policy that takes whole turns. All share one generator."""
-    global _policy_kept
-    made_from = checkpoint, config.policy, config.vllm, config.remote, config.environment, config.seed
-    if _policy_kept is None or _policy_kept[0] != made_from:
-        _policy_kept = None  # before the next is loaded, so that memory never holds both
-        _policy_kept = made_from, _load_policy(checkpoint, config)
-    policy, value = _policy_kept[1]
-    split = config.search.granularity == "split"
+    kept = _keep(config.environment)
+    made_from = checkpoint, config.policy, config.vllm, config.remote, config.seed
+    if kept.policy is None or kept.made_from != made_from:
+        kept.policy = kept.value = None  # before the next is loaded, so that memory never holds both
+        kept.policy, kept.value = _load_policy(checkpoint, config)
+        kept.made_from = made_from
+    policy, split = kept.policy, config.search.granularity == "split"
     if isinstance(policy, LLMPolicy):
-        return Actors(SplitPolicy(policy) if split else policy, in_steps(policy.greedy(), config), value), policy
+        return Actors(SplitPolicy(policy) if split else policy, in_steps(policy.greedy(), config), kept.value), policy
     if split:
         raise UserError(
             f"search.granularity 'split' wants token ids, which policy.generator {config.policy.generator!r} does "
             "not give: leave it out"
         )
-    return Actors(policy, policy.greedy(), value), policy
+    return Actors(policy, policy.greedy(), kept.value), policy
 
 
-def _load_policy(checkpoint: Path, config: RunConfig) -> Loaded:
+def _load_policy(checkpoint: Path, config: RunConfig) -> tuple[LLMPolicy | TextPolicy, HeadValue | None]:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
     hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers."""
-    settings, local, loaded = config.policy, None, None
+    settings, copy = config.policy, None
     head = ValueHead.load(checkpoint) if settings.generator != "local" and has_head(checkpoint) else None
     if settings.generator == "local" or not (head is None or isinstance(head, LogprobHead)):
-        loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
-        local, head = _local(loaded, config), loaded.head
-    served: Generator | TextPolicy | None = local
-    if settings.generator != "local" or local is None:
-        # The setting to change where a server cannot score given tokens.
-        scores = "policy.actions=sample" if settings.actions != "sample" else ""
-        if isinstance(head, LogprobHead):
-            scores = "update.value_reads=hidden, and update the policy"
-        served = _engine_or_server(checkpoint, config, scores)
-    assert served is not None
-    if not isinstance(served, Generator):
-        return served, None
-    policy = _policy(served, load_tokenizer(checkpoint) if loaded is None else loaded.tokenizer, config)
-    if local is not None:
-        local.shared = policy.chat.shared_ids()
-    reader: Generator = served if local is None else local
+        copy = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
+        policy, head = make_policy(copy, config), copy.head
+        reader = policy.generator
+    if settings.generator != "local":
+        served = _engine_or_server(checkpoint, config, isinstance(head, LogprobHead))
+        if not isinstance(served, Generator):
+            return served, None
+        policy = _policy(served, load_tokenizer(checkpoint), config)
+        reader = served if copy is None else reader
     return policy, None if head is None else HeadValue(reader, policy.chat, head)
 
 
@@ -206,25 +199,23 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint that is in memory. Call ``forget`` on its generator when the weights change."""
-    generator = _local(checkpoint, config)
+    generator = LocalGenerator(
+        checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer)
+    )
     policy = _policy(generator, checkpoint.tokenizer, config)
     generator.shared = policy.chat.shared_ids()
     return policy
 
 
-def _local(checkpoint: Checkpoint, config: RunConfig) -> LocalGenerator:
-    return LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer))
-
-
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
     """The chat format by which a checkpoint's policy tokenises conversations. It needs no generator, so the weights may
     be sharded."""
-    return _fitted(checkpoint.tokenizer, config, context_length(checkpoint.model))[0]
+    return conversation(checkpoint.tokenizer, config, context_length(checkpoint.model))[0]
 
 
 def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> LLMPolicy:
     settings, tools = config.policy, known_tools(config)
-    chat, grammar = _fitted(tokenizer, config, generator.context, generator.end_ids)
+    chat, grammar = conversation(tokenizer, config, generator.context, generator.end_ids)
     form = None
     if settings.is_structured:
         from treeagent.generators.structured import Form
@@ -260,48 +251,34 @@ def shots(config: RunConfig) -> tuple[Shot, ...]:
         return tuple(read_shots(Path(setting)))
     if not setting:
         return ()
-    world, key = _kept(config.environment), (setting, form, config.seed)
-    if key not in world.shots:
+    kept, key = _keep(config.environment), (setting, form, config.seed)
+    if key not in kept.shots:
         tasks = list[Task]()
         for index in range(setting * MOST_TRIES):
             with contained(), suppress(ValueError):  # the split holds fewer
-                tasks += world.env.tasks("train", 1, index)
+                tasks += kept.env.tasks("train", 1, index)
         most = config.environment.max_steps
-        played = played_shots(world.env, tasks, setting, max_steps=most, format=form, seed=config.seed)
-        world.shots[key] = tuple(played)
-    return world.shots[key]
+        kept.shots[key] = tuple(played_shots(kept.env, tasks, setting, max_steps=most, format=form, seed=config.seed))
+    return kept.shots[key]
 
 
 def conversation(
-    tokenizer: PreTrainedTokenizerBase,
-    settings: PolicyConfig,
-    tools: Sequence[ToolSpec],
-    context_tokens: int | None = None,
-    shown: Sequence[Shot] = (),
-    end_ids: Sequence[int] = (),
+    tokenizer: PreTrainedTokenizerBase, config: RunConfig, context: int, end_ids: Sequence[int] = ()
 ) -> tuple[ChatFormat, Grammar]:
-    """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
-    explains the format and the tools; a model from scratch learns both from demonstrations."""
-    grammar = make_grammar(settings.format, str(tokenizer.chat_template), tools)
+    """The chat format and the grammar by which a policy's turns are read and written, for a model whose context holds
+    ``context`` tokens. The prompt of a pretrained model explains the format and the tools; a model from scratch learns
+    both from demonstrations."""
+    settings, tools, shown = config.policy, known_tools(config), shots(config)
+    most, grammar = settings.most_tokens(context), make_grammar(settings.format, str(tokenizer.chat_template), tools)
     chat = ChatFormat(
         tokenizer,
         preface=settings.preface,
         instructions=grammar.instructions(tools) if settings.is_told else "",
         tools=openai_tools(tools) if settings.is_told and grammar.calls == "native" else (),
-        context_tokens=context_tokens,
+        context_tokens=most,
         shots=[shot.messages(grammar, tools) for shot in shown],
         end_ids=end_ids,
     )
-    return chat, grammar
-
-
-def _fitted(
-    tokenizer: PreTrainedTokenizerBase, config: RunConfig, context: int, end_ids: Sequence[int] = ()
-) -> tuple[ChatFormat, Grammar]:
-    """``conversation`` for a model whose context holds ``context`` tokens."""
-    settings, shown = config.policy, shots(config)
-    most = settings.most_tokens(context)
-    chat, grammar = conversation(tokenizer, settings, known_tools(config), most, shown, end_ids)
     used, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
     if used and used >= room:
         raise UserError(
@@ -312,7 +289,7 @@ def _fitted(
     return chat, grammar
 
 
-def _engine_or_server(checkpoint: Path, config: RunConfig, scores: str) -> Generator | TextPolicy:
+def _engine_or_server(checkpoint: Path, config: RunConfig, head_scores: bool) -> Generator | TextPolicy:
     """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in."""
     settings, server = config.policy, config.server(config.policy.url)
     if settings.generator == "vllm":
@@ -320,6 +297,10 @@ def _engine_or_server(checkpoint: Path, config: RunConfig, scores: str) -> Gener
 
         base, adapter = base_and_adapter(checkpoint)
         return engine("policy", base, adapter, config.vllm, settings.dtype, structured=settings.is_structured)
+    # The setting to change where a server cannot score given tokens.
+    scores = "policy.actions=sample" if settings.actions != "sample" else ""
+    if head_scores:
+        scores = "update.value_reads=hidden, and update the policy"
     if settings.generator == "remote":
         from treeagent.generators.remote import RemoteGenerator
 
@@ -351,21 +332,15 @@ def _engine_or_server(checkpoint: Path, config: RunConfig, scores: str) -> Gener
     return made
 
 
-def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head, or a new one if it has none with the inputs that ``update.value_reads`` names."""
-    if config.value_reads == "hidden":
-        return hidden_head(checkpoint, config)
-    if isinstance(checkpoint.head, LogprobHead):
-        return checkpoint.head
-    return LogprobHead(reward_range=config.environment.returns, seed=derive_seed(config.seed, "value_head"))
-
-
-def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head on hidden states, or a new one if it has none that reads two layers."""
-    if checkpoint.head is not None and checkpoint.head.middle is not None:
-        return checkpoint.head
-    width = checkpoint.model.config.get_text_config().hidden_size
-    return ValueHead(width, config.environment.returns, derive_seed(config.seed, "value_head"), middle=True)
+def value_head(checkpoint: Checkpoint, config: RunConfig, reads: str = "") -> ValueHead:
+    """The checkpoint's value head, or a new one if it has none with the inputs ``reads``, by default those that
+    ``update.value_reads`` names."""
+    head, returns, seed = checkpoint.head, config.environment.returns, derive_seed(config.seed, "value_head")
+    if (reads or config.value_reads) == "logprobs":
+        return head if isinstance(head, LogprobHead) else LogprobHead(reward_range=returns, seed=seed)
+    if head is not None and head.middle is not None:  # it reads two layers
+        return head
+    return ValueHead(checkpoint.model.config.get_text_config().hidden_size, returns, seed, middle=True)
 
 
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:

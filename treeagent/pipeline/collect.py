@@ -53,9 +53,8 @@ class BatchJob:
     def write(self, folder: Path, trees: Sequence[Tree]) -> None:
         """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
         policy."""
-        policy = checkpoint_name(self.checkpoint, folder.parent)
         for tree, place in zip(trees, self.tasks, strict=True):
-            tree.place, tree.policy = place, policy
+            tree.place, tree.policy = place, checkpoint_name(self.checkpoint, folder.parent)
         write_trees(folder, self.name, self.index, trees)
 
 
@@ -86,23 +85,41 @@ def search_tasks(
     the world model of the folder ``world``."""
     if not tasks:
         return
-    jobs = [
-        SearchJob(config, checkpoint, name, index, batch, run.trees, world)
-        for index, batch in enumerate(batches(config, run, tasks))
-    ]
+    parts = batches(config, run, tasks)
+    jobs = [SearchJob(config, checkpoint, name, index, part, run.trees, world) for index, part in enumerate(parts)]
     run.record_checkpoint(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
-    started = time.perf_counter()
-    cost = _search(config, run, progress, jobs)
-    signal, alarms = value_signal(stored_trees(run.trees, name)), list[str]()
-    if cost.failed:
+    started, costs = time.perf_counter(), dict[int, Cost]()
+    for job in jobs:
+        if shards(run.trees, name, job.index):
+            costs[job.index] = Cost.of_stored(stored_trees(run.trees, name, job.index))
+    waiting = [job for job in jobs if job.index not in costs]
+    # A run with rounds searches several times, so each search has its own name in the progress output.
+    with progress.track(name.replace(COLLECTED, "search", 1), len(tasks)) as advance:
+        advance(len(tasks) - sum(len(job.tasks) for job in waiting))
+
+        def add(index: int, cost: Cost, done: int = 0) -> None:
+            costs[index] = cost
+            advance(done, sum(costs.values(), Cost()).figures(time.perf_counter() - started))
+
+        def on_event(event: Event) -> None:
+            if event.cost is not None:
+                add(event.index, event.cost)
+
+        for step, (job, cost) in enumerate(run_jobs(search_batch, waiting, config, on_event), len(costs)):
+            add(job.index, cost, len(job.tasks))
+            total = sum(costs.values(), Cost()).metrics(time.perf_counter() - started)
+            run.log(name, {"step": step, "tasks": len(job.tasks), **total})
+    spent, signal = sum(costs.values(), Cost()), value_signal(stored_trees(run.trees, name))
+    alarms = list[str]()
+    if spent.failed:
         broken = next(tree for tree in stored_trees(run.trees, name) if tree.error)
         why = visible(f"{broken.task.id}: {broken.error}")
-        alarms.append(f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}")
-    if cost.failed_requests:
+        alarms.append(f"{name}: {spent.failed} of {spent.trees} searches broke off, first that of {why}")
+    if spent.failed_requests:
         alarms.append(
-            f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
+            f"{name}: {spent.failed_requests} requests to the policy's server failed: their branches have no value"
         )
     for alarm in alarms:
         progress.warn(alarm)
@@ -110,38 +127,7 @@ def search_tasks(
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": len(tasks), "batches": len(jobs), "value_signal": [asdict(row) for row in signal]}
     facts |= {"alarms": alarms} if alarms else {}
-    run.finish(name, facts | cost.metrics(time.perf_counter() - started))
-
-
-def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[SearchJob]) -> Cost:
-    """Search the batches that are not on disk yet. Returns the cost of all batches, those on disk included."""
-    name, started = jobs[0].name, time.perf_counter()
-    finished = {
-        job.index: Cost.of_stored(stored_trees(run.trees, name, job.index))
-        for job in jobs
-        if shards(run.trees, name, job.index)
-    }
-    waiting = [job for job in jobs if job.index not in finished]
-    running: dict[int, Cost] = {}
-    # A run with rounds searches several times, so each search has its own name in the progress output.
-    with progress.track(name.replace(COLLECTED, "search", 1), sum(len(job.tasks) for job in jobs)) as advance:
-        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
-
-        def spent() -> Cost:
-            return sum([*running.values(), *finished.values()], Cost())
-
-        def on_event(event: Event) -> None:
-            if event.cost is not None:
-                running[event.index] = event.cost
-                advance(0, spent().figures(time.perf_counter() - started))
-
-        for job, cost in run_jobs(search_batch, waiting, config, on_event):
-            running.pop(job.index, None)
-            finished[job.index] = cost
-            seconds = time.perf_counter() - started
-            advance(len(job.tasks), spent().figures(seconds))
-            run.log(name, {"step": len(finished) - 1, "tasks": len(job.tasks), **spent().metrics(seconds)})
-        return spent()
+    run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
 def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[int]]:
@@ -160,37 +146,32 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
     config = job.config
     env = environment(config)
     actors, policy = load_actors(job.checkpoint, config)
-    dynamics = env_dynamics(instances(config), config, job.name)
+    real = env_dynamics(instances(config), config, job.name)
     tasks = tasks_at(env, "train", job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
-    meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
-    own = None
+    meter, last_report = Meter(policy.generator.usage, real), time.monotonic()
+    reward = None
     if config.rewards.function:
-        own = make_reward(Place(config, env, (job.trees or Path("trees")).parent, job.name))
+        reward = make_reward(Place(config, env, (job.trees or Path("trees")).parent, job.name))
 
     def rewarded(played: Dynamics) -> Dynamics:
-        return with_split_steps(played if own is None else RewardedDynamics(played, own), config, policy.grammar)
+        return with_split_steps(played if reward is None else RewardedDynamics(played, reward), config, policy.grammar)
 
-    real_dynamics = rewarded(dynamics)
+    def on_batch(trees: Sequence[Tree]) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report >= 1.0:
+            last_report = time.monotonic()
+            emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
-        search_dynamics, settings = real_dynamics, config.search
-        if model is not None:
-            search_dynamics = rewarded(Imagination(dynamics, model))
-            # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
-            settings = replace(config.search, step_seconds=None)
-
-        value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
-        search = make_search(actors.sampling, search_dynamics, settings, value)
-
-        def on_batch(trees: Sequence[Tree]) -> None:
-            nonlocal last_report
-            if time.monotonic() - last_report >= 1.0:
-                last_report = time.monotonic()
-                emit(Event(job.name, index=job.index, cost=meter.read(trees)))
-
+        dynamics = rewarded(real if model is None else Imagination(real, model))
+        # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
+        settings = config.search if model is None else replace(config.search, step_seconds=None)
+        value = leaf_value(actors.value, policy, dynamics, replace(config, search=settings))
+        search = make_search(actors.sampling, dynamics, settings, value)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search))
+        asyncio.run(verify_all(trees, rewarded(real), config.world.verify_steps, config.search))
     elif env.origin == "imagined":
         mark_imagined(trees)
     policy.forget()

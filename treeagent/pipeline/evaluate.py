@@ -32,7 +32,6 @@ from treeagent.pipeline.outcomes import (
     all_failed_at_start,
     delete_batches,
     evaluation_stage,
-    limits_met,
     load_batch,
     save_batch,
     summarise,
@@ -41,7 +40,7 @@ from treeagent.pipeline.play import play, playable_together, replan
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.store import shards, write_atomic
-from treeagent.types import Split, derive_seed
+from treeagent.types import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,15 @@ class EvaluationJob(BatchJob):
     episodes: Path | None = None
     """Folder that the episodes are written to; None discards them."""
     split: Split = "test"
+
+    def outcomes(self, run: Run) -> Path:
+        """The file that holds a finished batch until the evaluation is complete."""
+        return run.outcomes / f"{self.name}-{self.index:05d}.json"
+
+    def is_stored(self, run: Run) -> bool:
+        """Whether the episodes and, with a search, the trees are on disk."""
+        folders = (run.episodes,) if self.mode == "greedy" else (run.episodes, run.trees)
+        return all(shards(folder, self.name, self.index) for folder in folders)
 
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
@@ -81,96 +89,70 @@ def play_jobs(
     run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[EvaluationJob]], config: RunConfig, work: str
 ) -> list[Row]:
     """Play the jobs of each stage (by its name) whose batches are not on disk yet. Returns one row for each stage."""
-    for stage, all_jobs in jobs_by_stage.items():
-        if not all(_is_stored(run, job) for job in all_jobs):
-            run.forget(stage)
-    jobs = [job for stage, all_jobs in jobs_by_stage.items() if not run.is_done(stage) for job in all_jobs]
     finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
     def add_batch(job: EvaluationJob, batch: PlayedBatch) -> None:
         """Add a finished batch. The last batch of a stage finishes it."""
         played = finished[job.name]
         played[job.index] = batch
-        if len(played) == len(jobs_by_stage[job.name]):
-            run.finish(job.name, _row(job, [played[index] for index in sorted(played)]))
+        if len(played) < len(jobs_by_stage[job.name]):
+            return
+        outcomes = [outcome for _, (each, _) in sorted(played.items()) for outcome in each]
+        row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played.values()))
+        if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
+            row["token_limit"] = limit
+            row["planning_tokens"] = sum(outcome.planning_tokens for outcome in outcomes)
+        run.finish(job.name, row)
 
     waiting: list[EvaluationJob] = []
-    for job in jobs:
-        batch = load_batch(_batch_file(run, job))
-        if batch is not None and _is_stored(run, job):
-            add_batch(job, batch)
-        else:
-            waiting.append(job)
+    for stage, jobs in jobs_by_stage.items():
+        if not all(job.is_stored(run) for job in jobs):
+            run.forget(stage)
+        for job in [] if run.is_done(stage) else jobs:
+            batch = load_batch(job.outcomes(run)) if job.is_stored(run) else None
+            if batch is None:
+                waiting.append(job)
+            else:
+                add_batch(job, batch)
     waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
-    with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
-        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
+    with progress.track(work, sum(len(job.tasks) for job in waiting)) as advance:
         for job, batch in run_jobs(evaluate_batch, waiting, config):
-            # A batch in which every episode failed before its first step is not kept: the user may mend the cause
-            # and resume.
+            # The user may mend what made every episode of a batch fail before its first step, and resume.
             if not all_failed_at_start(batch[0]):
-                save_batch(_batch_file(run, job), batch)
+                save_batch(job.outcomes(run), batch)
             advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
             add_batch(job, batch)
-    delete_batches(_batch_file(run, job) for all_jobs in jobs_by_stage.values() for job in all_jobs)
+    delete_batches(job.outcomes(run) for jobs in jobs_by_stage.values() for job in jobs)
     return [run.facts(stage) for stage in jobs_by_stage]
-
-
-def _is_stored(run: Run, job: EvaluationJob) -> bool:
-    """Whether the episodes of a batch and, with a search, its trees are on disk."""
-    folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
-    return all(shards(folder, job.name, job.index) for folder in folders)
-
-
-def _batch_file(run: Run, job: EvaluationJob) -> Path:
-    """The file that holds a finished batch until the evaluation is complete."""
-    return run.outcomes / f"{job.name}-{job.index:05d}.json"
-
-
-def _row(job: EvaluationJob, played: Sequence[PlayedBatch]) -> Row:
-    """The row of the batches of one stage; ``job`` is any of its jobs."""
-    outcomes = [outcome for batch, _ in played for outcome in batch]
-    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
-    if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
-        row["token_limit"] = limit
-        row["planning_tokens"] = sum(outcome.planning_tokens for outcome in outcomes)
-    return row
 
 
 def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
-    started = time.perf_counter()
-    config = job.config
+    started, config = time.perf_counter(), job.config
     env = environment(config)
     actors, policy = load_actors(job.checkpoint, config)
-    tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    real = env_dynamics(instances(config), config, "evaluate")
-    verified = with_split_steps(real, config, policy.grammar)
+    played_on = instances(config)
+    verified, hidden = (
+        with_split_steps(env_dynamics(played_on, config, "evaluate", reveal_reward=seen), config, policy.grammar)
+        for seen in (True, False)
+    )
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
-        hidden = env_dynamics(instances(config), config, "evaluate", reveal_reward=False)
-        blind = with_split_steps(model or hidden, config, policy.grammar)
+        blind = hidden if model is None else with_split_steps(model, config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head or a world model to value their ends.
         if actors.value is not None or imagines:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
-        play_tasks = replan if imagines else play
         played = [
-            asyncio.run(play_tasks(actors, blind, verified, group, job.mode, config.evaluate, config.search, seed))
-            for group in playable_together(env, config.environment.parallel, tasks)
+            asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config))
+            for group in playable_together(env, config.environment.parallel, tasks_at(env, job.split, job.tasks))
         ]
+    policy.forget()
     outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
-    plans = [None] * len(tasks) if imagines or not trees else trees
-    limits = replace(config.search.limits, simulations=config.evaluate.best_of) if job.mode == "best_of_n" else None
-    for outcome, episode, plan in zip(outcomes, episodes, plans, strict=True):
-        outcome.limits = limits_met(outcome, episode, plan, limits or config.search.limits)
-        outcome.planning_tokens = plan.budget.generated_tokens if plan is not None else 0
-        edges = [edge for node in episode.nodes() for edge in node.edges]
-        outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
-        outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
+    for outcome in outcomes:
         # In a world model, the imagined ends say nothing about success in the environment.
         outcome.end_shows_success = env.only_success_ends and job.mode != "greedy" and not imagines
-    policy.forget()
     if env.origin == "imagined":
         mark_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started

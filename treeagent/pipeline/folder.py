@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import orjson
+from pydantic import TypeAdapter
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.store import StoreError, appendable, regular, remove_leftovers, shard_names, shards, write_atomic
 
-Content = TypeVar("Content", list[Any], dict[str, Any])
+Content = TypeVar("Content")
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
 """Names of training trees that were searched in the environment. Those with a suffix grew in a world model."""
+LINKED = "start-"
+"""Beginning of the names of links in ``checkpoints`` that treeagent itself makes, to checkpoints of other runs."""
 
 _NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "world.url"),
 )
 """Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""
+_FOLDERS = ("trees", "checkpoints", "outcomes", "episodes")
+_OBJECT, _OBJECTS = TypeAdapter(dict[str, Any]), TypeAdapter(list[dict[str, Any]])
+_STAGES, _NAMES = TypeAdapter(dict[str, dict[str, Any]]), TypeAdapter(dict[str, str])
 
 
 class RunError(RuntimeError):
@@ -43,40 +49,43 @@ class Run:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
         self._writing = threading.Lock()
-        self.trees, self.checkpoints = path / "trees", path / "checkpoints"
+        self.trees, self.checkpoints, self.outcomes, self.episodes = (path / name for name in _FOLDERS)
+        """Shards of trees; checkpoints; finished batches of an evaluation that is not complete yet; shards of the
+        episodes of evaluations, which are trees with a single path."""
         self.first_workers = config.workers
         """Number of workers when the run began. It sets the size of batches, which a resumed run must keep."""
-        self.outcomes = path / "outcomes"
-        """Finished batches of an evaluation that is not complete yet; the folder exists only while there are some."""
-        self.episodes = path / "episodes"
-        """Shards of the episodes of evaluations, named after their stages. An episode is a tree with a single path."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
+        self.replaced: list[str] = []
+        """Settings of an earlier begin that ``create`` replaced, because nothing was made with them yet."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
         """Called with the stage, step and figures of every logged row, for trackers."""
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
         """Begin a run in an empty or new folder, or continue a run with the same settings."""
-        _refuse_foreign_folder(path, resume)
+        # A run that was killed before it wrote its config leaves only hidden files.
+        content = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
+        content -= {name for name in content if name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))}
+        if content and not resume:
+            raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
+        if "config.toml" not in content and content - {"trees", "checkpoints"}:
+            raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
         path.mkdir(parents=True, exist_ok=True)
+        require_own_files(path)
         with appendable(path / ".lock") as file:
-            lock = os.dup(file.fileno())
+            run = cls(path, config, os.dup(file.fileno()))
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
-            except BlockingIOError:
-                raise RunError(f"another process is writing {path}: wait for it, or choose another --out") from None
-            run = cls(path, config, lock)
             run._prepare()
         except BaseException:
-            os.close(lock)
+            run.close()
             raise
         return run
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open a run for reading; another process may be writing it."""
+        require_own_files(path)
         if not (path / "config.toml").is_file():
             raise RunError(f"{path} holds no run: there is no config.toml in it; give the --out folder of a run")
         return cls(path, load_config(path / "config.toml"))
@@ -99,17 +108,15 @@ class Run:
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        return _objects(self.results, _read(self.results, list[Any]()))
+        return _read(self.results, _OBJECTS, [])
 
     def fidelity(self) -> dict[str, Any]:
         """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""
-        return _read(self.path / "fidelity.json", dict[str, Any]())
+        return _read(self.path / "fidelity.json", _OBJECT, {})
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
-        stages = _read(self.path / "stages.json", dict[str, Any]())
-        _objects(self.path / "stages.json", list(stages.values()))
-        return stages
+        return _read(self.path / "stages.json", _STAGES, {})
 
     def is_done(self, stage: str) -> bool:
         return stage in self.stages()
@@ -117,18 +124,18 @@ class Run:
     def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Record that ``stage`` is done, with facts as JSON values for later stages and for readers."""
         with self._writing:
-            self._write_stages(self.stages() | {stage: dict(facts)})
+            self._write("stages.json", self.stages() | {stage: dict(facts)})
 
     def forget(self, stage: str) -> None:
         """Remove the record that a stage is done, so that it runs again."""
         with self._writing:
             if self.is_done(stage):
-                self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
+                self._write("stages.json", {name: facts for name, facts in self.stages().items() if name != stage})
 
-    def _write_stages(self, stages: Mapping[str, Any]) -> None:
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
         self._require_lock()
-        written = orjson.dumps(stages, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        write_atomic(self.path / "stages.json", written)
+        written = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        write_atomic(self.path / name, written)
 
     def facts(self, stage: str) -> dict[str, Any]:
         """The facts that ``finish`` recorded for a stage that is done."""
@@ -142,17 +149,15 @@ class Run:
         """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
         ``source``."""
         files = [file for name in source.collections() for file in shards(source.trees, name)]
-        size = sum(file.stat().st_size for file in files)
-        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", checkpoint_name(source.trees, self.path)
-        description = f"{count} and {size:,} bytes of trees in {where}"
-        self._record(f"{purpose} from trees", description)
+        size, count = sum(file.stat().st_size for file in files), f"{len(files)} file{'s' * (len(files) != 1)}"
+        where = checkpoint_name(source.trees, self.path)
+        self._record(f"{purpose} from trees", f"{count} and {size:,} bytes of trees in {where}")
 
     def _record(self, purpose: str, name: str) -> None:
-        self._require_lock()
         with self._writing:
-            recorded = _read(self.path / "given.json", dict[str, Any]())
+            recorded = _read(self.path / "given.json", _NAMES, {})
             if purpose not in recorded or not self._holds_work():
-                write_atomic(self.path / "given.json", orjson.dumps(recorded | {purpose: name}))
+                self._write("given.json", recorded | {purpose: name})
             elif recorded[purpose] != name:
                 raise RunError(
                     f"the {purpose} of {self.path} was begun with {recorded[purpose]}, not with {name}: choose another "
@@ -161,7 +166,7 @@ class Run:
 
     def recorded_checkpoint(self, purpose: str) -> Path | None:
         """The checkpoint that ``record_checkpoint`` recorded, or None."""
-        name = _read(self.path / "given.json", dict[str, Any]()).get(purpose)
+        name = _read(self.path / "given.json", _NAMES, {}).get(purpose)
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
@@ -184,7 +189,7 @@ class Run:
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
             except OSError as error:
                 raise StoreError(
-                    f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}: free some space"
+                    f"cannot write {self.path}/metrics.jsonl: {error.strerror}: free some space"
                 ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -201,34 +206,37 @@ class Run:
         return list(rows.values())
 
     def _prepare(self) -> None:
-        for folder in (self.path, self.trees, self.checkpoints):
-            folder.mkdir(exist_ok=True)
-            remove_leftovers(folder)
-        for folder in (self.outcomes, self.episodes):
-            remove_leftovers(folder)
-        path = self.path / "config.toml"
-        if path.exists() and self._holds_work():
-            begun = load_config(regular(path))
+        """Lock the folder, compare the settings, and remove what a kill left behind."""
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
+        except BlockingIOError:
+            raise RunError(f"another process is writing {self.path}: wait for it, or choose another --out") from None
+        self.trees.mkdir(exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        for name in (".", *_FOLDERS):
+            remove_leftovers(self.path / name)
+        path, metrics = self.path / "config.toml", self.path / "metrics.jsonl"
+        begun = load_config(path) if path.exists() else self.config
+        changed = changed_settings(begun, self.config)
+        if not self._holds_work():
+            self.replaced = changed
+            write_atomic(path, dump_config(self.config).encode())
+        elif changed:
+            raise RunError(
+                f"{self.path} was begun with another config ({', '.join(changed)} changed): restore these settings to "
+                "resume, or choose another --out"
+            )
+        else:
             self.first_workers = begun.workers
-            if changed := changed_settings(begun, self.config):
-                raise RunError(
-                    f"{self.path} was begun with another config ({', '.join(changed)} changed): "
-                    "restore these settings to resume, or choose another --out"
-                )
-            metrics = self.path / "metrics.jsonl"
-            written = regular(metrics).read_bytes() if metrics.exists() else b""
+            written = metrics.read_bytes() if metrics.exists() else b""
             if written and not written.endswith(b"\n"):  # the last line was cut off by a kill
                 write_atomic(metrics, written[: written.rfind(b"\n") + 1])
-        else:
-            write_atomic(path, dump_config(self.config).encode())
 
     def _holds_work(self) -> bool:
         """Whether anything was made with the run's settings. Until then the settings may change."""
-        files = ("stages.json", "metrics.jsonl", "results.json")
-        folders = (self.trees, self.checkpoints, self.outcomes, self.episodes)
-        return any((self.path / name).exists() for name in files) or any(
-            folder.is_dir() and any(folder.iterdir()) for folder in folders
-        )
+        made = any((self.path / name).exists() for name in ("stages.json", "metrics.jsonl", "results.json"))
+        return made or any(any((self.path / name).glob("*")) for name in _FOLDERS)
 
     def _require_lock(self) -> None:
         if self._lock is None:
@@ -244,50 +252,28 @@ def checkpoint_name(checkpoint: Path, run: Path) -> str:
     return str(resolved if resolved.is_dir() else checkpoint)
 
 
-def _refuse_foreign_folder(path: Path, resume: bool) -> None:
-    # A run that was killed before it wrote its config leaves only hidden files.
-    content = [entry.name for entry in path.iterdir()] if path.exists() else []
-    content = [name for name in content if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
-    if content and not resume:
-        raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
-    if content and "config.toml" not in content and set(content) - {"trees", "checkpoints"}:
-        raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
+def require_own_files(path: Path) -> None:
+    """Check that a run's folder holds nothing but its own files and folders. A run may have been downloaded: links lead
+    reads and writes out of the folder, and opening a pipe or a device may block for ever."""
+    for folder in (path, *(path / name for name in _FOLDERS)):
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.is_symlink():
+                own = entry.name.startswith(LINKED) and folder.name == "checkpoints"
+                if not own and not entry.resolve().is_relative_to(path.resolve()):
+                    raise RunError(f"{entry} is a link that leads out of the run: put what it names in its place")
+            elif not (entry.is_file() or entry.is_dir()):
+                raise RunError(f"{entry} is neither a file nor a folder, such as a named pipe: move it away")
 
 
-def _read(path: Path, empty: Content) -> Content:
+def _read(path: Path, form: TypeAdapter[Content], empty: Content) -> Content:
     """The JSON content of a file; ``empty`` if there is no file."""
     if not path.exists():
         return empty
     try:
-        content = orjson.loads(regular(path).read_bytes())
-    except orjson.JSONDecodeError:
-        content = None
-    if not isinstance(content, type(empty)):  # a kill cannot cause this, because the file is written atomically
-        raise _damaged(path)
-    return content
-
-
-def _objects(path: Path, values: list[Any]) -> list[dict[str, Any]]:
-    """Check that all values of a file are JSON objects, and return them."""
-    if not all(isinstance(value, dict) for value in values):
-        raise _damaged(path)
-    return values
+        return form.validate_json(regular(path).read_bytes())
+    except ValueError:  # a kill cannot cause this, because the file is written atomically
+        raise _damaged(path) from None
 
 
 def _damaged(path: Path) -> RunError:
     return RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")
-
-
-def is_being_written(path: Path) -> bool:
-    """Whether a process holds the lock of the run in folder ``path``."""
-    try:
-        lock = os.open(regular(path / ".lock"), os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

@@ -9,18 +9,20 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from treeagent.config import EvaluateConfig, Mode
+from treeagent.config import Mode, RunConfig
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
-from treeagent.pipeline.outcomes import Outcome
+from treeagent.pipeline.outcomes import Outcome, limits_met
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Tree, reaches
-from treeagent.search.searcher import Growth, create_trees, last_node, make_search, take_step
+from treeagent.search.searcher import Growth, Searcher, create_trees, last_node, make_search, take_step
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
+Played = tuple[list[Outcome], list[Tree], list[Tree]]
+"""Outcomes, trees and episodes, each in the order of the tasks; no trees where nothing was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,75 +44,74 @@ def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Se
 
 
 async def play(
-    actors: Actors,
-    blind: Dynamics,
-    verified: Dynamics,
-    tasks: Sequence[Task],
-    mode: Mode,
-    config: EvaluateConfig,
-    search: SearchConfig,
-    seed: int,
-) -> tuple[list[Outcome], list[Tree], list[Tree]]:
+    actors: Actors, blind: Dynamics, verified: Dynamics, tasks: Sequence[Task], mode: Mode, config: RunConfig
+) -> Played:
     """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
-    Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
+    Every mode has the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
     is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
-
-    Returns:
-        outcomes, trees and episodes (see ``execute``), in the order of the tasks; no trees for greedy.
     """
-    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
-    trees: list[Tree] = []
-    plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
+    seeds, trees, limits = episode_seeds(config, mode, tasks), list[Tree](), config.search.limits
     if mode != "greedy":
-        settings = _settings(mode, config, search)
-        searcher = make_search(actors.sampling, blind, settings, actors.value, noise=False)
+        searcher = _searcher(actors, blind, mode, config)
+        limits = searcher.config.limits
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
-        size = max(len(tasks) * search.leaves // settings.leaves, 1)
+        size = max(len(tasks) * config.search.leaves // searcher.config.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
-        plans = [_plan(mode, tree, config) for tree in trees]
-    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
-    for outcome, tree in zip(outcomes, trees, strict=False):
-        outcome.budget.add(tree.budget)
-        outcome.error = outcome.error or _planning_error(tree)
-        # This reads withheld rewards, but the episodes are over, so no action can change.
-        outcome.found = _found_success(tree)
-    return outcomes, trees, _with_errors(episodes, outcomes)
+    plans = [_plan(mode, tree, config) for tree in trees] or [()] * len(tasks)
+    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, config.search.step_seconds)
+    for outcome, episode, tree in zip(outcomes, episodes, trees or [None] * len(tasks), strict=True):
+        if tree is not None:
+            outcome.budget.add(tree.budget)
+            outcome.planning_tokens = tree.budget.generated_tokens
+            outcome.error = episode.error = outcome.error or _planning_error(tree)
+            # This reads withheld rewards, but the episodes are over, so no action can change.
+            outcome.found = _found_success(tree)
+        outcome.limits = limits_met(outcome, episode, tree, limits)
+    return outcomes, trees, episodes
 
 
-def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
-    """The episodes with the errors of their outcomes."""
-    for episode, outcome in zip(episodes, outcomes, strict=True):
-        episode.error = outcome.error
-    return episodes
+def episode_seeds(config: RunConfig, mode: Mode, tasks: Sequence[Task]) -> list[int]:
+    """The seed of each episode of an evaluation."""
+    seed = derive_seed(config.seed, "evaluate")
+    return [derive_seed(seed, mode, task.id) for task in tasks]
 
 
-def _found_success(tree: Tree) -> bool | None:
-    """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
-    written to the ends. In a stochastic environment the answer holds for the random outcomes drawn in planning, not for
-    those in execution."""
-    if paid(tree.root.state) is None:
-        return None
-    ends = [(path, paid(node.state)) for path, node in tree.walk() if path and node.final]
-    for path, total in ends:
-        path[-1].own_reward = total
-    return any(total is not None and reaches(total, 1.0) for _, total in ends)
+def _searcher(actors: Actors, dynamics: Dynamics, mode: Mode, config: RunConfig) -> Searcher:
+    """The search of a mode, without noise."""
+    search = config.search.by(mode)
+    if mode == "best_of_n":
+        best_of = config.evaluate.best_of
+        limits = replace(search.limits, simulations=best_of)
+        # Parallel chains share the encoding of their prompt, but only chains that have not started can be left out.
+        all_run = limits == Limits(simulations=best_of)
+        search = replace(search, limits=limits, leaves=best_of if all_run else config.search.leaves)
+    return make_search(actors.sampling, dynamics, search, actors.value, noise=False)
+
+
+def _plan(mode: Mode, tree: Tree, config: RunConfig) -> Sequence[Edge]:
+    """The edges of a finished tree to take."""
+    if mode == "lookahead":
+        return most_visited_path(tree)
+    return best_path(tree, config.evaluate.decision, config.evaluate.likelihood_weight)
 
 
 def _planning_error(tree: Tree) -> str:
     return f"planning failed: {tree.error}" if tree.error else ""
 
 
-def _settings(mode: Mode, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = search.by(mode)
-    if mode != "best_of_n":
-        return settings
-    limits = replace(search.limits, simulations=config.best_of)
-    # Parallel chains share the encoding of their prompt. With any further limit, chains run
-    # ``search.leaves`` at a time, because only chains that have not started can be left out.
-    all_run = limits == Limits(simulations=config.best_of)
-    return replace(settings, limits=limits, leaves=config.best_of if all_run else search.leaves)
+def _found_success(tree: Tree) -> bool | None:
+    """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
+    written to the ends."""
+    if paid(tree.root.state) is None:
+        return None
+    totals = list[float | None]()
+    for path, node in tree.walk():
+        if path and node.final:
+            path[-1].own_reward = paid(node.state)
+            totals.append(path[-1].own_reward)
+    return any(total is not None and reaches(total, 1.0) for total in totals)
 
 
 async def execute(
@@ -141,27 +142,16 @@ async def execute(
 
 
 async def replan(
-    actors: Actors,
-    model: Dynamics,
-    verified: Dynamics,
-    tasks: Sequence[Task],
-    mode: Mode,
-    config: EvaluateConfig,
-    search: SearchConfig,
-    seed: int,
-) -> tuple[list[Outcome], list[Tree], list[Tree]]:
+    actors: Actors, model: Dynamics, verified: Dynamics, tasks: Sequence[Task], mode: Mode, config: RunConfig
+) -> Played:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
-    the policy acts greedily.
+    the policy acts greedily. Returns the first tree of each task.
 
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
-
-    Returns:
-        outcomes, the first tree of each task (its episode if the reset failed), and episodes (see ``execute``), in the
-        order of the tasks.
     """
-    assert mode != "greedy"  # greedy does not plan
-    settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
+    unlimited = replace(config, search=replace(config.search, step_seconds=None))  # the limit is for the environment
+    seconds = config.search.step_seconds
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
     predicted = defaultdict[str, float](float)
@@ -171,28 +161,26 @@ async def replan(
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
         states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
-        resumed = _Resumed(model, states)
-        searcher = make_search(actors.sampling, resumed, settings, actors.value, noise=False)
+        searcher = _searcher(actors, _Resumed(model, states), mode, unlimited)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(active, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
-            if tree.error:
-                broken.setdefault(tree.task.id, _planning_error(tree))
+            broken[tree.task.id] = broken.get(tree.task.id) or _planning_error(tree)
             if plan := _plan(mode, tree, config):
                 chosen[id(growth)] = plan[0].action
                 predicted[tree.task.id] += plan[0].reward or 0.0
         return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
 
-    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
-    growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
+    seeds = episode_seeds(config, mode, tasks)
+    growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=seconds))
     policies = [each for each in (actors.sampling, actors.greedy, actors.value) if each is not None]
-    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, policies)
-    for outcome in outcomes:
-        outcome.error = outcome.error or broken.get(outcome.task_id, "")
-    episodes = _with_errors(episodes, outcomes)
-    return outcomes, [first.get(task.id, episode) for task, episode in zip(tasks, episodes, strict=True)], episodes
+    outcomes, episodes = await _episodes(verified, growths, choose, seconds, policies)
+    for outcome, episode in zip(outcomes, episodes, strict=True):
+        outcome.error = episode.error = outcome.error or broken.get(outcome.task_id, "")
+        outcome.limits = limits_met(outcome, episode, None, config.search.limits)
+    return outcomes, [first.get(episode.task.id, episode) for episode in episodes], episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +197,6 @@ class _Resumed:
         return await self.model.step(state, action)
 
 
-def _plan(mode: Mode, tree: Tree, config: EvaluateConfig) -> Sequence[Edge]:
-    """The edges of a finished tree to take."""
-    return (
-        most_visited_path(tree) if mode == "lookahead" else best_path(tree, config.decision, config.likelihood_weight)
-    )
-
-
 async def _episodes(
     dynamics: Dynamics,
     growths: Sequence[Growth],
@@ -223,7 +204,7 @@ async def _episodes(
     step_seconds: float | None,
     policies: Sequence[object],
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Play until each task ends or fails."""
+    """Play until each task ends or fails. With concurrent policies, no episode waits for another."""
     runs: list[Episode] = [(growth, []) for growth in growths]
 
     async def play_until_end(active: list[Episode]) -> None:
@@ -240,21 +221,29 @@ async def _episodes(
 
     independent = all(map(is_concurrent, policies))
     await asyncio.gather(*map(play_until_end, [[run] for run in runs] if independent else [runs]))
-    outcomes = [
-        Outcome(
-            growth.tree.task.id,
-            sum(edge.outcome or 0.0 for edge in path),
-            sum(not edge.thought for edge in path),
-            growth.tree.budget,
-            growth.tree.error or f"the dynamics has no answer after step {len(path)}" * last_node(growth, path).unknown,
-            cut_off=bool(path) and (last := path[-1].child) is not None and last.truncated and not last.unknown,
-        )
-        for growth, path in runs
-    ]
-    return outcomes, _with_errors([growth.tree for growth, _ in runs], outcomes)
+    return [_outcome(growth, path) for growth, path in runs], [growth.tree for growth in growths]
+
+
+def _outcome(growth: Growth, path: Sequence[Edge]) -> Outcome:
+    """The outcome of an episode. Its tree gets the same error."""
+    tree, nodes = growth.tree, [edge.child for edge in path if edge.child is not None]
+    last = nodes[-1] if nodes else tree.root
+    if last.unknown and not tree.error:
+        tree.error = f"the dynamics has no answer after step {len(path)}"
+    return Outcome(
+        tree.task.id,
+        sum(edge.outcome or 0.0 for edge in path),
+        sum(not edge.thought for edge in path),
+        tree.budget,
+        tree.error,
+        invalid=sum(node.invalid for node in nodes),
+        cut_off=bool(path) and path[-1].child is last and last.truncated and not last.unknown,
+        reasoned=sum(bool(edge.action.thought.strip()) for edge in path),
+    )
 
 
 async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:
+    """One action for each episode, by the ``id`` of its growth. An episode whose state cannot be read gets an error."""
     if not active:
         return {}
     states = [last_node(growth, path).state for growth, path in active]

@@ -14,7 +14,7 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarms, value_alarms
 from treeagent.pipeline.collect import search_tasks
-from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.folder import COLLECTED, LINKED, Run
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
@@ -73,7 +73,7 @@ def _link_with_own_name(start: Path, run: Run) -> Path:
     names."""
     if not re.fullmatch(r"round-\d+-\w+", start.name):
         return start
-    link = run.checkpoints / f"start-{start.name}"
+    link = run.checkpoints / f"{LINKED}{start.name}"
     if not link.is_symlink():
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(start.resolve(), target_is_directory=True)

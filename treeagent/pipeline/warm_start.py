@@ -13,7 +13,7 @@ from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.pipeline.alarms import cut_off_alarms, refusal_sentence, row_alarms
-from treeagent.pipeline.build import first_checkpoint, hidden_head, make_chat, value_head
+from treeagent.pipeline.build import first_checkpoint, make_chat, value_head
 from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.metrics import logged, training_hooks
@@ -47,7 +47,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         texts = (message.content for end in ends if end is not None for message in end.state.messages)
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
-        checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
+        checkpoint = replace(checkpoint, head=value_head(checkpoint, config, "hidden"))
         collected = _demonstration_rows(config, checkpoint, chain(first, trees))
     most = min(settings.max_tokens, context_length(checkpoint.model))
     rows = [row for row in collected.imitation if len(row.token_ids) <= most]

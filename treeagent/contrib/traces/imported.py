@@ -15,7 +15,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.generators.attention import context_of
 from treeagent.generators.turn import make_grammar
-from treeagent.pipeline.build import conversation, known_tools, shots
+from treeagent.pipeline.build import conversation
 from treeagent.pipeline.demonstrate import tokenise
 from treeagent.pipeline.folder import COLLECTED, Run, RunError
 from treeagent.pipeline.recipes import find_recipe
@@ -113,8 +113,7 @@ def _trees(config: RunConfig, transcripts: list[Transcript], checkpoint: Path | 
         chat, grammar, context = None, make_grammar(config.policy.format), 0
     else:
         context = context_of(AutoConfig.from_pretrained(base_and_adapter(checkpoint)[0], trust_remote_code=False))
-        tokenizer, most = load_tokenizer(checkpoint), config.policy.most_tokens(context)
-        chat, grammar = conversation(tokenizer, config.policy, known_tools(config), most, shots(config))
+        chat, grammar = conversation(load_tokenizer(checkpoint), config, context)
     for transcript in transcripts:
         try:
             tree = whole = transcript_tree(transcript, grammar)

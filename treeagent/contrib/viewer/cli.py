@@ -1,5 +1,7 @@
 """``treeagent view``: one page that shows the trees and episodes of runs."""
 
+import fcntl
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +10,7 @@ import typer
 
 from treeagent.contrib.viewer.collect import Content, collect
 from treeagent.contrib.viewer.page import write_page
-from treeagent.pipeline.folder import RunError, is_being_written
+from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.terminal import Terminal
 from treeagent.store import shard_names
 
@@ -46,7 +48,7 @@ def view(
     content: Content | None = None
     going, shown = True, False
     while going:
-        going = follow and any(map(is_being_written, run_folders))  # before the read, so that the end is shown too
+        going = follow and any(map(_is_being_written, run_folders))  # before the read, so that the end is shown too
         before, content = content, collect(run_folders, only or ())
         if only and not content.index["trees"]:
             known = {name for run in run_folders for part in ("trees", "episodes") for name in shard_names(run / part)}
@@ -62,3 +64,18 @@ def view(
         shown = True
         if going:
             time.sleep(_EVERY)
+
+
+def _is_being_written(run: Path) -> bool:
+    """Whether a process holds the lock of a run."""
+    try:
+        lock = os.open(run / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
