@@ -41,21 +41,15 @@ class Halving:
     of 8 simulations, these choose actions that have had 0 0 0 0 1 1 2 2 visits, as in the paper and in mctx.
     """
 
-    considered: int
-    """m: the number of considered actions."""
+    considered: int  # m
     visits: list[int]
     """Simulation ``first`` + i chooses a root action that already has as many visits as entry i says. The initial value
     is the rest of the round in progress: m zeros if no action has visits."""
-    first: int = 0
-    """Number of simulations before this schedule."""
-    rounds: int = 1
-    """Number of rounds so far, including the one in progress."""
-    remaining: int = field(init=False)
-    """Number of remaining actions."""
-    began: int = 0
-    """Value of ``rounds`` when the phase began."""
-    spent: tuple[float, float] = (0.0, 0.0)
-    """Shares of the limits that were spent when the phase began and when the last round began."""
+    first: int = 0  # number of simulations before this schedule
+    rounds: int = 1  # number of rounds so far, including the one in progress
+    remaining: int = field(init=False)  # number of remaining actions
+    began: int = 0  # value of ``rounds`` when the phase began
+    spent: tuple[float, float] = (0.0, 0.0)  # shares of the limits when the phase and when the last round began
 
     def __post_init__(self) -> None:
         self.remaining = self.considered

@@ -63,8 +63,7 @@ class Search(Searcher):
                 self.back_up(growth, path)
 
     def select(self, growth: Growth) -> list[Path]:
-        """The paths of the simulations that start now; none if the search is over. No two of them step through the same
-        edge."""
+        """The paths of the simulations that start now. No two of them step through the same edge."""
         paths = list[Path]()
         room = self.simulations_allowed(growth)
         if growth.tree.root.exhausted and self.skips_exhausted:
@@ -97,7 +96,6 @@ class Search(Searcher):
         return True
 
     def _continue_descent(self, growth: Growth, path: Path) -> bool:
-        """Continue the descent from a node that was just expanded."""
         if not self.descend(growth, path):
             return False
         if self._needs_candidates(growth, path) and not self.simulations_allowed(growth):
@@ -106,12 +104,10 @@ class Search(Searcher):
         return True
 
     def _needs_candidates(self, growth: Growth, path: Path) -> bool:
-        """Whether candidates must be sampled at the end of ``path``."""
         node = path[-1].child if path else growth.tree.root
         return node is not None and not self.is_end(node)
 
     async def expand(self, growth: Growth, paths: Sequence[Path]) -> None:
-        """Sample candidates once at each node, however many simulations wait there."""
         nodes = list({id(node): node for path in paths for node in [last_node(growth, path)]}.values())
         count = self.options.widening or self.config.candidates
         await self.sample(growth, nodes, [count] * len(nodes), may_widen=self.options.widening > 0)
@@ -134,8 +130,7 @@ class Search(Searcher):
         return True
 
     def _best_edge(self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float) -> Edge | None:
-        """The edge to follow, one of ``edges``. None if other simulations of the batch already step through all of
-        them."""
+        """The edge to follow, one of ``edges``; None if other simulations already step through all of them."""
         # If all edges are closed (exhausted or pruned), a visit finds nothing new but still refines N and Q.
         choices = self._open(edges) or edges
         if node.in_flight:
@@ -184,7 +179,6 @@ def note_best_returns(growth: Growth, path: Sequence[Edge]) -> None:
 
 
 def _release(growth: Growth, path: Sequence[Edge]) -> None:
-    """Take back the virtual visits of a simulation."""
     for edge, node in zip(path, growth.tree.states(path), strict=False):
         edge.in_flight -= 1
         node.in_flight -= 1

@@ -24,20 +24,17 @@ class Budget:
     unreadable: int = 0
     """Imagined steps with an answer that could not be parsed."""
     claims: int = 0
-    """Imagined successes that were replayed in the environment."""
+    """Imagined successes that were replayed in the environment; ``claims_kept`` were successes there, too."""
     claims_kept: int = 0
-    """Those that were successes there, too."""
     generated_tokens: int = 0
     """Sampled tokens of all candidates, including merged duplicates, and of rollouts."""
     proposals: int = 0
-    """Number of states at which the policy proposed candidates."""
+    """Number of states at which the policy proposed candidates; at ``estimates``, V(s) was estimated."""
     estimates: int = 0
-    """Number of states at which V(s) was estimated."""
     seconds: float = 0.0
     """Wall time in seconds; the trees of a batch share its time equally."""
 
     def add(self, other: "Budget") -> None:
-        """Add the budget of another search."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -144,14 +141,10 @@ class Node:
     """Nothing new can be found below, except by calls that the policy is unlikely to make."""
 
     # What follows is kept while the tree grows, and not stored.
-    edge_visits: int = 0
-    """N(s)."""
-    edge_values: float = 0.0
-    """Σ_a W(s,a)."""
-    in_flight: int = 0
-    """O(s) = Σ_a O(s,a)."""
-    best: float = -math.inf
-    """The greatest ``Edge.best``."""
+    edge_visits: int = 0  # N(s)
+    edge_values: float = 0.0  # Σ_a W(s,a)
+    in_flight: int = 0  # O(s) = Σ_a O(s,a)
+    best: float = -math.inf  # the greatest ``Edge.best``
     samples: list[Action] | None = None
     """All candidates sampled here, if they are sampled on demand: each sample changes the priors of all candidates."""
     unseen: float = 0.0

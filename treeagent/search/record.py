@@ -26,7 +26,6 @@ MESSAGE_FIELDS = ("role", "content", "partial")
 
 
 def to_record(tree: Tree) -> Record:
-    """The tree as JSON values."""
     indices: dict[int, int] = {}
     nodes: list[Record] = []
     for path, node in tree.walk():
@@ -108,7 +107,6 @@ def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
 
 
 def from_record(record: Mapping[str, Any]) -> Tree:
-    """The tree that a record holds."""
     check_format(record)
     try:
         task = Task(**record["task"])
@@ -147,12 +145,10 @@ def _select(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
 
 
 def _conversation(parent: Node, edge: Edge) -> tuple[Message, ...]:
-    """The conversation up to and including the action of ``edge``."""
     return (*parent.state.messages, Message("assistant", edge.action.text, edge.action.token_ids))
 
 
 def _shared_length(conversation: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
-    """The length of the common prefix of both conversations."""
     if messages[: len(conversation)] == conversation:
         return len(conversation)
     return next(index for index, message in enumerate(conversation) if messages[index : index + 1] != (message,))

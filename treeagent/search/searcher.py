@@ -29,7 +29,6 @@ from treeagent.types import (
     Proposal,
     State,
     Task,
-    Transition,
     UserError,
     Value,
     derive_seed,
@@ -50,21 +49,15 @@ class Growth:
     """A tree that is being grown, with the data that only its search needs."""
 
     tree: Tree
-    number: int = 0
-    """The place of the tree among those that grow together."""
+    number: int = 0  # the place of the tree among those that grow together
     value_range: ValueRange = field(default_factory=ValueRange)
     seed_count: int = 0
-    depth: int = 0
-    """Number of steps on the longest path of the tree."""
-    noise: list[float] = field(default_factory=list)
-    """The Gumbel noise of each edge of the root."""
-    halving: Halving | None = None
-    """The schedule of sequential halving; None before the root's candidates are complete."""
-    failure: str = ""
-    """Why the latest failed request to the policy or the value failed."""
+    depth: int = 0  # steps on the longest path of the tree
+    noise: list[float] = field(default_factory=list)  # the Gumbel noise of each edge of the root
+    halving: Halving | None = None  # None before the root's candidates are complete
+    failure: str = ""  # why the latest failed request to the policy or the value failed
 
     def next_seed(self) -> int:
-        """The seed of the next sample."""
         self.seed_count += 1
         return derive_seed(self.tree.seed, self.seed_count)
 
@@ -141,14 +134,12 @@ class Searcher(ABC):
     async def sample(
         self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int] = (), *, may_widen: bool = False
     ) -> None:
-        """Sample candidates at each node: ``config.candidates``, or as many as ``counts`` says. ``may_widen`` is as in
-        ``add_candidates``."""
+        """Sample ``counts`` candidates at each node, ``config.candidates`` by default (``add_candidates``)."""
         counts = counts or [self.config.candidates] * len(nodes)
         for node, count, proposal in zip(nodes, counts, await self.proposals(growth, nodes, counts), strict=True):
             add_candidates(growth, node, proposal, count, may_widen=may_widen)
 
     async def proposals(self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int]) -> Sequence[Proposal]:
-        """Actions of the policy at each node, as many as ``counts`` says."""
         if not nodes:
             return ()
         asked = [(node.state, count, growth.next_seed()) for node, count in zip(nodes, counts, strict=True)]
@@ -191,8 +182,7 @@ class Searcher(ABC):
         return await self.value.estimate(states)
 
     def simulations_allowed(self, growth: Growth) -> int:
-        """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed or
-        reached a limit."""
+        """How many simulations the tree may start in parallel; none after it failed or reached a limit."""
         tree, limits, leaves = growth.tree, self.config.limits, self.config.leaves
         if tree.error or tree.root.ended or (share := limits.share(tree.budget)) >= 1:
             return 0
@@ -218,7 +208,6 @@ class Searcher(ABC):
         return node.terminated or node.truncated or node.repeat or node.invalid
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation."""
         growth.tree.budget.seconds = self.models.share_time()
         backup(growth, path)
 
@@ -273,13 +262,9 @@ def describe(error: Exception) -> str:
 
 
 def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
-    """Add the candidates of a proposal to a node as edges. If the policy gives all possible actions with their priors,
-    the first ``count`` become edges, or all of them with ``may_widen``.
-
-    Args:
-        may_widen: whether further candidates may be sampled at the same node. The priors of the edges then leave
-            P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
-    """
+    """Add the candidates of a proposal to a node as edges. With ``may_widen`` further ones may follow: the priors then
+    leave P(new) for calls that were not sampled yet (``puct.sampled_edges``). If the policy gives all possible actions
+    with their priors, the first ``count`` become edges, or all of them with ``may_widen``."""
     if not store_proposal(growth, node, proposal):
         return
     if proposal.priors:  # all possible actions are known, so widening has nothing to add later
@@ -300,8 +285,8 @@ def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *
 
 
 def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
-    """Count a proposal's cost, and store at the node what the policy read. A node that the policy cannot read becomes a
-    truncated end. Returns whether there are candidates."""
+    """Count a proposal's cost, and store at the node what the policy read; one that it cannot read becomes a truncated
+    end. Returns whether there are candidates."""
     budget = growth.tree.budget
     budget.proposals += 1
     if proposal.context_ids:
@@ -320,8 +305,8 @@ def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
 
 
 def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
-    """Handle a failed request about a node. A node without edges becomes a dead end of unknown value, and a node with
-    edges gets no further ones. If it is the root, the search ends."""
+    """After a failed request, a node without edges is a dead end of unknown value, one with edges gets no further ones,
+    and if it is the root, the search ends."""
     growth.failure = reason
     if node is growth.tree.root:
         growth.tree.error = reason
@@ -352,27 +337,20 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
     if reward is not None and not math.isfinite(reward):
         tree.error = f"the environment gave the reward {reward}"
         return
-    edge.reward, edge.own_reward = reward, transition.outcome
-    edge.child = _reached(parent, edge, transition)
-    if len(path) > growth.depth:
-        growth.depth = max(growth.depth, sum(not each.thought for each in path))
-
-
-def _reached(parent: Node, edge: Edge, transition: Transition) -> Node:
-    """The node that a step led to."""
-    reward, unknown, state = transition.reward, bool(transition.error), transition.state
+    edge.reward, edge.own_reward, state = reward, transition.outcome, transition.state
     ended = transition.terminated or transition.truncated or unknown
     paid = 0.0 if ended and reward is not None else parent.state.paid + (reward or 0.0)
     if ended != state.ended or paid != state.paid:
         state = replace(state, ended=ended, paid=paid)
-    node = Node(state)
+    edge.child = node = Node(state)
     if ended:
         node.terminated = transition.terminated and not unknown
         node.truncated = transition.truncated or unknown
         node.unknown, node.exhausted = unknown, True
     node.origin = parent.origin if edge.thought else transition.origin
     node.invalid = transition.invalid
-    return node
+    if len(path) > growth.depth:
+        growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
 def prune_repeat(growth: Growth, path: Sequence[Edge]) -> None:
@@ -445,8 +423,7 @@ def may_sample_new(node: Node) -> bool:
 
 
 def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
-    """Mark the exhausted nodes of ``path``, from the leaf up. In a deterministic environment a further visit would find
-    nothing new there, so search spends its simulations elsewhere."""
+    """Mark the exhausted nodes of ``path``, from the leaf up. A further visit would find nothing new there."""
     for node in reversed(growth.tree.states(path[:-1])):
         if may_sample_new(node) or not all(edge.exhausted for edge in node.edges):
             return

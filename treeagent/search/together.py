@@ -58,7 +58,6 @@ class Together:
         return await question.answers
 
     def leave(self) -> None:
-        """One tree has stopped growing."""
         self.share_time()
         self.growing -= 1
         self._ready -= 1
@@ -66,14 +65,12 @@ class Together:
         self._consider()
 
     def share_time(self) -> float:
-        """``seconds`` up to now."""
         now = time.perf_counter()
         self.seconds += (now - self._clock) / max(self.growing, 1)
         self._clock = now
         return self.seconds
 
     async def close(self) -> None:
-        """Give up what is pending, for example after an error."""
         if self._timer is not None:
             self._timer.cancel()
         if self._calling is not None:
