@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from treeagent.cli.app import app
-from treeagent.config import RunConfig, load_config
+from treeagent.config import load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.export import USUAL, VIEWS, Format, export
+from treeagent.pipeline.export import USUAL, VIEWS, export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return
@@ -105,18 +105,12 @@ def run(chat: ChatFormat, tmp_path: Path) -> Run:
     return make_run(tmp_path / "run", [first, [shop_tree(chat, 3), shop_tree(chat, 4, "validation")]])
 
 
-def write(
-    run: Run, out: Path, *views: str, format: Format = "parquet", config: RunConfig | None = None
-) -> dict[str, int]:
-    return export(config or run.config, run, QuietProgress(), list(views) or list(USUAL), format, out)
+def write(run: Run, out: Path) -> dict[str, int]:
+    return export(run.config, run, QuietProgress(), USUAL, out)
 
 
 def load(out: Path, view: str, split: str = "train") -> Dataset:
     return load_dataset(str(out), view, split=split, cache_dir=str(out.parent / "cache"))
-
-
-def files(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 def sentence(*arguments: str | Path) -> str:
@@ -125,10 +119,9 @@ def sentence(*arguments: str | Path) -> str:
     return result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("format", ["parquet", "jsonl"])
-def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Path, format: Format) -> None:
+def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    rows = write(run, out, format=format)
+    rows = write(run, out)
     assert rows == {"pairs": 10, "advantages": 15, "sft": 5, "values": 10, "transitions": 20}
     for view, count in rows.items():
         train, validation = load(out, view), load(out, view, "validation")
@@ -136,7 +129,7 @@ def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Pat
         assert set(train["task_id"]) == {f"train-{number}" for number in range(4)}
         assert set(validation["task_id"]) == {"validation-4"}
         assert train.features.arrow_schema.equals(VIEWS[view].columns)
-    assert "secret" not in str(files(out).values())
+    assert "secret" not in str([path.read_bytes() for path in out.rglob("*") if path.is_file()])
 
 
 def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:

@@ -96,7 +96,6 @@ def export(
             "Give it again for more.",
         ),
     ] = None,
-    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
 ) -> None:
     """Export views of a run's trees as a Hugging Face dataset, or a checkpoint's adapter merged into its base model.
 
@@ -115,6 +114,6 @@ def export(
 
     run = Run.open(source)
     config = load_config(source / "config.toml", overrides or ())
-    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
+    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), out)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")

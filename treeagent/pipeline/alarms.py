@@ -31,31 +31,25 @@ def alarms(history: Sequence[Figures]) -> list[str]:
     if len(searched) < 2 or "success" not in history[-1]:
         return []
     first, last = searched[0], searched[-1]
-
-    def change(name: str) -> str:
-        return f"{first[name]:.2f} to {last[name]:.2f}"
-
     warnings: list[str] = []
+
+    def warn(name: str, figures: Mapping[str, str], cure: str) -> None:
+        told = ", ".join(f"{words} from {first[key]:.2f} to {last[key]:.2f}" for key, words in figures.items())
+        warnings.append(f"{name}: {told}: {cure}")
+
     narrower = last["reward_std"] < 0.7 * first["reward_std"]
     # The spread also falls when tasks are mastered, but then returns rise. The entropy may stay the same if a round's
     # tasks are new to the policy.
     worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
     stuck = last["reward"] <= first["reward"] + 0.02 and last["entropy"] < 0.7 * first["entropy"]
     if narrower and (worse or stuck):
-        warnings.append(
-            f"echo trap: the spread of returns went from {change('reward_std')}, the entropy from {change('entropy')}, "
-            f"the mean return from {change('reward')} and success from {change('success')}: take smaller steps, "
-            "stronger anchors or more diverse tasks"
-        )
+        spread = {"reward_std": "the spread of returns", "entropy": "the entropy", "reward": "the mean return"}
+        warn("echo trap", {**spread, "success": "success"}, "take smaller steps, stronger anchors or more diverse tasks")
     if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
-        warnings.append(
-            f"format: the share of malformed or refused steps went from {change('invalid')}: anchor the update, or "
-            "imitate valid steps for a while"
-        )
+        cure = "anchor the update, or imitate valid steps for a while"
+        warn("format", {"invalid": "the share of malformed or refused steps"}, cure)
     if last["repetition"] > _alarm_threshold(first["repetition"], 0.3):
-        warnings.append(
-            f"repetition: the share of what the agent said before went from {change('repetition')}: take smaller steps"
-        )
+        warn("repetition", {"repetition": "the share of what the agent said before"}, "take smaller steps")
     earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
     if earlier and "validation" in last and last["validation"] <= max(earlier):
         if last["success"] > 0.95:

@@ -5,24 +5,21 @@ The folder holds one file for each view and split, and a README.md that declares
 
 import hashlib
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import orjson
 import pyarrow
 import pyarrow.parquet
-from datasets import DatasetInfo, Features
-from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData
 
 from treeagent.config import RunConfig, dump_config
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Progress
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_place, shards
 from treeagent.types import Message, as_read
@@ -35,10 +32,8 @@ from treeagent.views.values import value_rows
 from treeagent.visible import visible
 
 Row = dict[str, Any]
-Format = Literal["parquet", "jsonl"]
 _IGNORED = -100
 """The label by which torch and TRL exclude a token from the loss."""
-
 _ROW_GROUP = 1000
 """Rows of a row group of a parquet file."""
 
@@ -51,9 +46,7 @@ class View:
     rows: Callable[[Tree, RunConfig], Iterator[Row]]
 
 
-def export(
-    config: RunConfig, run: Run, progress: Progress, views: Sequence[str], format: Format, out: Path
-) -> dict[str, int]:
+def export(config: RunConfig, run: Run, progress: Progress, views: Sequence[str], out: Path) -> dict[str, int]:
     """Write views of every collected tree to the new folder ``out``, which appears once it is complete. Returns the
     number of rows by view. The sections of ``update`` in ``config`` may differ from the run's own."""
     if out.exists():
@@ -65,59 +58,46 @@ def export(
         raise RunError(f"{run.path} holds no trees: make some with treeagent collect CHECKPOINT --out {run.path}")
     begun = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(begun, ignore_errors=True)  # of an export that was killed
-    counts, digest = {view: Counter[str]() for view in views}, hashlib.sha256()
+    counts, digest = Counter[tuple[str, str]](), hashlib.sha256(dump_config(config).encode())
+    writers, waiting = dict[tuple[str, str], Any](), defaultdict[tuple[str, str], list[Row]](list)
     with ExitStack() as files, progress.track("export", len(collected)) as advance:
-        writers: dict[tuple[str, str], Callable[[list[Row]], None]] = {}
+
+        def write(view: str, split: str) -> None:
+            place, columns = begun / view / f"{split}.parquet", VIEWS[view].columns
+            if (view, split) not in writers:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                writers[view, split] = files.enter_context(pyarrow.parquet.ParquetWriter(place, columns))
+            rows = waiting.pop((view, split))
+            counts[view, split] += len(rows)
+            writers[view, split].write_table(pyarrow.Table.from_pylist(rows, schema=columns))
+
         for path in collected:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(path.read_bytes())
             for tree in read_as(from_record, path.parent, *shard_place(path)):
+                if tree.text_only and set(views) != {"transitions"}:
+                    raise RunError(
+                        f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only "
+                        "--view transitions of it"
+                    )
                 for view in views:
-                    if tree.text_only and view != "transitions":
-                        raise RunError(
-                            f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only "
-                            "--view transitions of it"
-                        )
-                    rows = list(VIEWS[view].rows(tree, config))
-                    key = (view, tree.task.split)
-                    if rows and key not in writers:
-                        place = begun / view / f"{tree.task.split}.{format}"
-                        place.parent.mkdir(parents=True, exist_ok=True)
-                        writers[key] = _writer(files, place, format, VIEWS[view].columns)
-                    if rows:
-                        counts[view][tree.task.split] += len(rows)
-                        writers[key](rows)
+                    waiting[view, tree.task.split] += VIEWS[view].rows(tree, config)
+                    if len(waiting[view, tree.task.split]) >= _ROW_GROUP:
+                        write(view, tree.task.split)
             advance()
-    if empty := [view for view in views if not counts[view]]:
+        for key in [key for key, rows in waiting.items() if rows]:
+            write(*key)
+    totals = {view: sum(count for (each, _), count in counts.items() if each == view) for view in views}
+    if empty := [view for view in views if not totals[view]]:
         shutil.rmtree(begun, ignore_errors=True)
         raise RunError(f"the view {empty[0]} of {run.path} has no rows: collect more trees, or leave it out by --view")
-    digest.update(dump_config(config).encode())
-    (begun / "README.md").write_text(_card(config, counts, format, digest.hexdigest()), encoding="utf-8")
+    (begun / "README.md").write_text(_card(config, counts, digest.hexdigest()), encoding="utf-8")
     begun.rename(out)
-    return {view: splits.total() for view, splits in counts.items()}
+    return totals
 
 
-def _writer(files: ExitStack, path: Path, format: Format, columns: pyarrow.Schema) -> Callable[[list[Row]], None]:
-    """A function that appends rows to a file, which ``files`` closes."""
-    if format == "jsonl":
-        lines = files.enter_context(path.open("wb"))
-        return lambda rows: lines.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    table = files.enter_context(pyarrow.parquet.ParquetWriter(path, columns, compression="zstd"))
-    waiting: list[Row] = []
-
-    def write(rows: list[Row], least: int = _ROW_GROUP) -> None:
-        waiting.extend(rows)
-        if len(waiting) >= least:
-            table.write_table(pyarrow.Table.from_pylist(waiting, schema=columns))
-            waiting.clear()
-
-    files.callback(write, [], least=1)
-    return write
-
-
-def _card(config: RunConfig, counts: Mapping[str, Counter[str]], format: Format, digest: str) -> str:
-    """README.md, whose header declares files and columns. Without the digest of trees and settings in it, the library,
-    which caches by folder name and header, could return the rows of another export."""
+def _card(config: RunConfig, counts: Mapping[tuple[str, str], int], digest: str) -> str:
+    """README.md, whose header declares the files. Without the digest of trees and settings in it, the library, which
+    caches by folder name and header, could return the rows of another export."""
     header = DatasetCardData(
         pretty_name="Search trees of a language agent",
         tags=["treeagent", "trl", "agent", "tree-search"],
@@ -125,14 +105,14 @@ def _card(config: RunConfig, counts: Mapping[str, Counter[str]], format: Format,
             {
                 "config_name": view,
                 "description": f"From trees and settings {digest[:16]}",
-                "data_files": [{"split": split, "path": f"{view}/{split}.{format}"} for split in splits],
+                "data_files": [
+                    {"split": split, "path": f"{view}/{split}.parquet"} for each, split in counts if each == view
+                ],
             }
-            for view, splits in counts.items()
+            for view in dict.fromkeys(view for view, _ in counts)
         ],
     )
-    features = {view: Features.from_arrow_schema(VIEWS[view].columns) for view in counts}
-    DatasetInfosDict({view: DatasetInfo(features=features[view]) for view in counts}).to_dataset_card_data(header)
-    table = [f"| {view} | {split} | {count:,} |" for view, splits in counts.items() for split, count in splits.items()]
+    table = [f"| {view} | {split} | {count:,} |" for (view, split), count in counts.items()]
     rows = "\n".join(("| config | split | rows |", "|---|---|---|", *table))
     return (
         f"---\n{header}\n---\n\n# Search trees as training data, by treeagent\n\n{rows}\n\n`sft` trains by TRL's "
@@ -223,21 +203,16 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
-    """The conversation of every prompt in the tree, by the prompt's token ids. Prompts end at each state and at each
+    """The conversation of every prompt in the tree as the policy read it, by token ids: up to each state, and up to each
     action that was drawn there."""
     found: dict[tuple[int, ...], tuple[Message, ...]] = {}
     for path, node in tree.walk():
-        prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
+        *_, (start, _) = tree.segments(path)
+        prompt, messages = tree.prompt_ids(path), as_read(node.state.messages, start.left_out)
         found.setdefault(prompt, messages)
         for edge in node.edges:
             found.setdefault(prompt + edge.action.token_ids, _conversation_with(messages, edge))
     return found
-
-
-def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
-    """The conversation at ``node``, the end of ``path``, as the policy read it. Notes replace left-out observations."""
-    *_, (start, _) = tree.segments(path)
-    return as_read(node.state.messages, start.left_out)
 
 
 def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
