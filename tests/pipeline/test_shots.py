@@ -1,7 +1,6 @@
 """Demonstrations in prompts: played on training tasks or read from a file, stored with trees, and refused with a
 reason."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ from toy_doors import Doors
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config, reaching_out
-from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Demonstrator
 from treeagent.envs.calls import as_call
 from treeagent.generators.config import ScratchConfig
@@ -107,16 +105,6 @@ def test_failed_demonstrations_are_passed_over() -> None:
         played_shots(env, env.tasks("train", 4), 2, max_steps=4, format="react", seed=0)
 
 
-class Mute(Doors):
-    def demonstrator(self, noise: float) -> None:  # type: ignore[override]
-        return None
-
-
-def test_an_environment_without_a_demonstrator_is_refused() -> None:
-    with pytest.raises(UserError, match=r"policy.shots is 3, but the environment has no demonstrator"):
-        played_shots(Mute(), [], 3, max_steps=4, format="react", seed=0)
-
-
 def lines(path: Path, *talks: object) -> Path:
     path.write_text("\n".join(json.dumps(talk) for talk in talks) + "\n\n")
     return path
@@ -141,26 +129,12 @@ def test_shots_of_a_file_are_shown_as_they_are_written(tmp_path: Path) -> None:
     assert prompt == f"{said}<|user|>go<|end|><|assistant|>"
 
 
-def test_a_text_of_a_file_may_hold_unicode_line_separators(tmp_path: Path) -> None:
-    file = tmp_path / "shots.jsonl"
-    written = json.dumps(talk("a\u2028b", "c\x85d"), ensure_ascii=False)
-    file.write_bytes(f"\ufeff{written}\r\n".encode())  # with the byte order mark and line end of Windows
-    assert read_shots(file) == [Shot(("a\u2028b",), ("c\x85d",))]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("", "holds no demonstration"),
-        ("\n\n", "holds no demonstration"),
         ("{", "line 1 of .* is no demonstration"),
-        ('{"messages": "x"}', "line 1 of .* is no demonstration"),
-        ('{"messages": []}', "the messages in line 1"),
-        ('{"messages": [{"role": "tool", "content": "x"}]}', "the messages in line 1 .* are by tool"),
-        ('{"messages": [{"role": "user", "content": 7}]}', "is no demonstration"),
         (json.dumps(talk("a", "b")) + "\n" + json.dumps(talk("a", "b", first=1)), "line 2 .* by assistant, user"),
-        (json.dumps(talk("a")), "the messages in line 1 .* are by user"),
-        (b"\xff\xfe", "cannot be read"),
         (None, "cannot be read"),
     ],
 )
@@ -200,21 +174,6 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
         told = replace(wanted, policy=replace(wanted.policy, **other))
         with pytest.raises(UserError, match=r"policy\.shots"):
             refuse_foreign(trees[0], make_chat(checkpoint, told), job(told))
-
-
-def test_a_policy_reads_what_is_shared_once_a_batch(base: Path) -> None:
-    wanted = config("policy.shots=2")
-    actors, whole = load_actors(base, wanted)
-    assert isinstance(whole, LLMPolicy) and isinstance(whole.generator, LocalGenerator)
-    env = environment(wanted)
-    dynamics = EnvDynamics(env, max_steps=2)
-    states = [asyncio.run(dynamics.reset(task)) for task in env.tasks("test", 5)]
-    before = whole.generator.usage.encoded_tokens
-    asyncio.run(actors.greedy.propose(states, 1, range(5)))
-    prompts = [len(whole.chat.prompt_ids(state.messages)) for state in states]
-    shared = len(whole.chat.shared_ids())
-    read = whole.generator.usage.encoded_tokens - before
-    assert shared > 200 and sum(prompts) - 4 * shared <= read < sum(prompts) - 3 * shared
 
 
 def test_a_model_from_scratch_is_told_nothing_by_default(base: Path) -> None:

@@ -44,7 +44,9 @@ def alarms(history: Sequence[Figures]) -> list[str]:
     stuck = last["reward"] <= first["reward"] + 0.02 and last["entropy"] < 0.7 * first["entropy"]
     if narrower and (worse or stuck):
         spread = {"reward_std": "the spread of returns", "entropy": "the entropy", "reward": "the mean return"}
-        warn("echo trap", {**spread, "success": "success"}, "take smaller steps, stronger anchors or more diverse tasks")
+        warn(
+            "echo trap", {**spread, "success": "success"}, "take smaller steps, stronger anchors or more diverse tasks"
+        )
     if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
         cure = "anchor the update, or imitate valid steps for a while"
         warn("format", {"invalid": "the share of malformed or refused steps"}, cure)

@@ -26,8 +26,7 @@ class Recipe:
 
 def recipes() -> list[Recipe]:
     """Every recipe of the package, sorted by name."""
-    paths = sorted(_FOLDER.rglob("*.toml"))
-    return [Recipe(_name(path), path, first_sentence(_comment(path))) for path in paths]
+    return [Recipe(name, path, first_sentence(_comment(path))) for name, path in _files(".toml").items()]
 
 
 def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
@@ -35,8 +34,7 @@ def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
     the setting ``key``."""
     if Path(name).is_file():
         return Path(name)
-    found = {_name(path): path for path in sorted(_FOLDER.rglob(f"*{ending}"))}
-    bare = name.removesuffix(ending)
+    found, bare = _files(ending), name.removesuffix(ending)
     if bare in found:
         return found[bare]
     last = bare.rsplit("/", 1)[-1]
@@ -45,8 +43,9 @@ def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
     raise UserError(f"{key} {name!r} is neither a file nor a recipe: {guess} treeagent recipes describes every recipe")
 
 
-def _name(path: Path) -> str:
-    return path.relative_to(_FOLDER).with_suffix("").as_posix()
+def _files(ending: str) -> dict[str, Path]:
+    paths = sorted(_FOLDER.rglob(f"*{ending}"))
+    return {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in paths}
 
 
 def first_sentence(text: str) -> str:

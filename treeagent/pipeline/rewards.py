@@ -93,8 +93,7 @@ class _Plain(Reward):
 
 def make_reward(place: Place) -> Reward:
     """The reward that the settings name."""
-    config = place.config.rewards
-    return reward_named(config.function, config.options, place)
+    return reward_named(place.config.rewards.function, place.config.rewards.options, place)
 
 
 def reward_named(name: str, options: dict[str, Any], place: Place) -> Reward:

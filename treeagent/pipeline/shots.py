@@ -103,52 +103,41 @@ def read_shots(path: Path) -> list[Shot]:
 def _shot(path: Path, number: int, line: str) -> Shot:
     try:
         messages = json.loads(line)["messages"]
-        texts, roles = ([message[key] for message in messages] for key in ("content", "role"))
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a content that is no text")
+        texts, roles = ([str(message[key]) for message in messages] for key in ("content", "role"))
+        if len(texts) < 2 or roles != (["user", "assistant"] * len(roles))[: len(roles)]:
+            raise ValueError(f"its messages are by {', '.join(roles)}")
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"policy.shots: line {number} of {path} is no demonstration ({error!r}): write "
             '{"messages": [{"role": "user", "content": TEXT}, {"role": "assistant", "content": TEXT}]}'
         ) from None
     pairs = len(texts) // 2 * 2
-    if not pairs or any(role != ("user", "assistant")[place % 2] for place, role in enumerate(roles)):
-        raise UserError(
-            f"policy.shots: the messages in line {number} of {path} are by {', '.join(map(str, roles))}: write them by "
-            "user and assistant in turn"
-        )
     return Shot(tuple(texts[:pairs:2]), tuple(texts[1:pairs:2]))
 
 
 def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
     """Play one episode of each task in every format of the core, by the demonstrator or by random legal actions.
     Returns the problems, and the checks that were not possible, each as a list of sentences."""
-    answers_by_format: dict[str, Mapping[tuple[str, ...], str]] = {}
-    for name in FORMATS:
-        answers = asyncio.run(_answers(env, tasks, make_grammar(name)))
-        if not answers:
-            return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
-        answers_by_format[name] = answers
-    wrong = [sentence for name in answers_by_format for sentence in _differences(env, name, answers_by_format)]
-    return [*wrong, *_unlisted_calls(env.tools(), answers_by_format["react"])], []
+    answers = {name: asyncio.run(_answers(env, tasks, make_grammar(name))) for name in FORMATS}
+    if not all(answers.values()):
+        return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
+    wrong = [sentence for name in answers for sentence in _differences(env, name, answers)]
+    # Prompts list the tools alone, so that successful calls have to be calls of these.
+    tools = env.tools()
+    calls = [episode[-1] for episode, reason in answers["react"].items() if not reason]
+    others = [call for call in calls if tools and isinstance(read_call(as_call(call, tools), tools), str)]
+    if others:
+        wrong.append(
+            f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that a "
+            "pretrained model reads of: list what they call, or have the demonstrator and legal_actions call the tools"
+        )
+    return wrong, []
 
 
-def _unlisted_calls(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
-    """A sentence if successful calls name none of the tools, which are all that prompts list."""
-    calls = [episode[-1] for episode, reason in answers.items() if not reason]
-    others = [call for call in calls if isinstance(read_call(as_call(call, tools), tools), str)] if tools else []
-    if not others:
-        return []
-    return [
-        f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that a "
-        "pretrained model reads of: list what they call, or have the demonstrator and legal_actions call the tools"
-    ]
-
-
-def _differences(env: Env, name: str, answers_by_format: Mapping[str, Mapping[tuple[str, ...], str]]) -> list[str]:
+def _differences(env: Env, name: str, answers: Mapping[str, Mapping[tuple[str, ...], str]]) -> list[str]:
     """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
-    refused = {episode: reason for episode, reason in answers_by_format[name].items() if reason}
-    if refused and len(refused) == len(answers_by_format[name]):
+    refused = {episode: reason for episode, reason in answers[name].items() if reason}
+    if refused and len(refused) == len(answers[name]):
         reason, count = Counter(refused.values()).most_common(1)[0]
         return [
             f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
@@ -156,13 +145,11 @@ def _differences(env: Env, name: str, answers_by_format: Mapping[str, Mapping[tu
         ]
     if env.stochastic:  # equal calls may lead to different states, so different answers are no error
         return []
-    for other, answers in answers_by_format.items():
-        differing = [episode for episode in refused if answers.get(episode) == ""]
-        if differing:
-            first = differing[0]
+    for other in answers:
+        if differing := [episode for episode in refused if answers[other].get(episode) == ""]:
             return [
                 f"policy.format {name!r}: {len(differing)} calls are refused that succeed in format {other!r}, such as "
-                f"{first[-1]!r:.100} with {refused[first]!r:.200}"
+                f"{differing[0][-1]!r:.100} with {refused[differing[0]]!r:.200}"
             ]
     return []
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from treeagent.config import RunConfig, Tracker, flat_settings
+from treeagent.config import RunConfig, Tracker
 from treeagent.pipeline.folder import Run, RunError
 
 
@@ -44,14 +44,12 @@ def require_trackers(config: RunConfig) -> None:
 def _open(name: Tracker, run: Run) -> Any:
     from accelerate import tracking  # imported here because it imports torch
 
-    makers = {
-        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
-        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
-        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
-    }
-    tracker = makers[name]()
+    tracker: Any
+    if name == "tensorboard":
+        tracker = tracking.TensorBoardTracker("tensorboard", logging_dir=run.path)
+    elif name == "trackio":
+        tracker = tracking.TrackioTracker("treeagent", name=run.path.name)
+    else:
+        tracker = tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow")
     tracker.start()
-    if name != "tensorboard":  # TensorBoard would open a second run for the settings, and RUN/config.toml has them
-        flat = flat_settings(run.config).items()
-        tracker.store_init_configuration({key: value for key, value in flat if isinstance(value, str | int | float)})
     return tracker
