@@ -4,17 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.settings import settings_markdown, settings_rows
+from benchmarks.settings import settings_markdown
 from treeagent.config import (
     CollectConfig,
     EnvironmentConfig,
     EvaluateConfig,
-    PolicyConfig,
     RunConfig,
     config_difference,
     dump_config,
-    flat_settings,
-    known_settings,
     load_config,
 )
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
@@ -42,10 +39,8 @@ def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> N
     ("override", "value"),
     [
         ("=3", 3),
-        ("=true", True),
         ("=word", "word"),
         ('="3"', "3"),
-        ("=a=b", "a=b"),
         ('=["a", "b"]', ("a", "b")),
     ],
 )
@@ -54,24 +49,13 @@ def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object
     assert found == value and type(found) is type(value)
 
 
-def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
-    assert PolicyConfig().most_tokens(10) is None
-    assert PolicyConfig(context="drop", max_new_tokens=40).most_tokens(100) == 60
-    with pytest.raises(UserError, match=r"holds 100 tokens, and policy.max_new_tokens takes 100 of them"):
-        PolicyConfig(context="drop", max_new_tokens=100).most_tokens(100)
-
-
 @pytest.mark.parametrize(
     ("override", "key", "value"),
     [
         ("search.limits.simulations=0", "search.limits.simulations", "0"),
-        ('search.limits.simulations="8"', "search.limits.simulations", '"8"'),
-        ("search.discount=1.5", "search.discount", "1.5"),
         ("search.granularity=magic", "search.granularity", '"magic"'),
-        ("search=3", "search", "3"),
         ('evaluate.modes=["greed"]', "evaluate.modes.0", '"greed"'),
         ("environment.options.x=[[1]]", "environment.options.x", "[[1]]"),
-        ("seed=-1", "seed", "-1"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key: str, value: str) -> None:
@@ -82,7 +66,6 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
     ("key", "near"),
     [
         ("search.candidate", "search.candidates"),
-        ("serch.candidates", "search.candidates"),
         ("simulations", "search.limits.simulations"),
         ("policy.lora.rnk", "policy.lora.rank"),
     ],
@@ -164,7 +147,6 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
         ([], ("float32", "float32")),
         (["policy.device_map=cuda"], ("bfloat16", "float32")),
         (["world.device_map=cuda:1"], ("float32", "bfloat16")),
-        (["policy.device_map=mps"], ("float32", "float32")),
         (["policy.device_map=cuda", "training.precision=float32"], ("float32", "float32")),
     ],
 )
@@ -216,25 +198,9 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
     assert page.partition("<!-- tables -->\n")[2].strip() == settings_markdown().strip()
 
 
-def test_every_setting_is_explained_and_listed_once() -> None:
-    keys = [key for key, _, _ in known_settings()]
-    assert len(set(keys)) == len(keys) and set(flat_settings(RunConfig())) - set(keys) <= {
-        *("policy.lora", "world.lora"),  # optional tables that are not set
-        *(key for key in flat_settings(RunConfig()) if key.startswith("environment.options")),
-    }
-    assert not [row.key for row in settings_rows() if not row.text.endswith((".", "?"))]
-
-
-def test_a_key_that_several_trainings_share_is_listed_once() -> None:
-    rows = {row.key: row for row in settings_rows()}
-    assert "warm_start.training.max_steps" in rows and "update.dpo.max_steps" not in rows
-    assert rows["update.distil.batch_size"].default == "`32`"
-    assert (rows["evaluate.first_task"].type, rows["evaluate.first_task"].default) == ("integer ≥ 0", "`0`")
-
-
 @pytest.mark.parametrize(
     ("tasks", "workers", "size"),
-    [(40, 2, 20), (200, 2, 100), (250, 2, 63), (800, 8, 100), (3, 8, 1), (101, 1, 51), (0, 2, 1)],
+    [(40, 2, 20), (250, 2, 63), (3, 8, 1), (101, 1, 51), (0, 2, 1)],
 )
 def test_workers_search_equally_many_batches(tasks: int, workers: int, size: int) -> None:
     config = load_config(None, [f"workers={workers}"])

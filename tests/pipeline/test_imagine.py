@@ -202,16 +202,6 @@ def test_an_audit_catches_an_optimist() -> None:
     assert honest.lambda_cap == 1.0
 
 
-def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> None:
-    """Its trees do no harm even without an audit."""
-    tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
-    assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
-    assert not list(preference_pairs(tree, PAIRS))
-    assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
-    assert not list(imitation_rows(tree, ImitationConfig()))
-    assert not any(advantage > 0 for advantage in advantages([tree], AdvantageConfig()).values())
-
-
 @pytest.mark.slow
 def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
     stages = Run.open(run).stages()
@@ -248,15 +238,3 @@ def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_
     assert digest(read_as(dict, run / "trees")) == before
     again = Run.open(run).facts("collect-2-imagined")
     assert again["claims"] == stages["collect-2-imagined"]["claims"]
-
-
-@pytest.mark.slow
-def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:
-    with served(Teller(prize=optimist)) as url:
-        done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings(url), "adapt.rounds=1")
-    assert done.returncode == 0, done.stderr
-    assert "its audit allows 0%" in done.stderr.replace("\n", " ")
-    stages = Run.open(tmp_path / "run").stages()
-    assert stages["audit-1"]["imagined"] == stages["audit-1"]["lambda_cap"] == 0.0
-    assert stages["audit-1"]["optimism"] > 0.3
-    assert stages["collect-1"]["tasks"] == 6 and "collect-1-imagined" not in stages

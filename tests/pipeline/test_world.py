@@ -3,23 +3,22 @@
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import CONFIG, PROGRAM, treeagent
-from toy_doors import BothDoors, Doors, Teller, served
+from toy_doors import BothDoors, Doors
 
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.world import experiences, fit, split
+from treeagent.pipeline.world import fit, split
 from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
@@ -27,9 +26,7 @@ from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import read_as, write_shard
 from treeagent.types import Message, Split, Task
-from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
-from treeagent.world_model.wording import Answer
 
 KEYS = {
     "observation_agreement",
@@ -152,33 +149,6 @@ def told(*settings: str) -> RunConfig:
     return load_config(CONFIG, [*DOORS, *server, *settings])
 
 
-def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tree has six steps. 20 steps allow three whole trees, not a fourth."""
-    monkeypatch.setattr(world, "HELD_OUT", 0.4)
-
-    @dataclass
-    class Listener(Teller):
-        heard: set[int] = field(default_factory=set[int])
-
-        def answer(self, prompt: str) -> Answer:
-            if not prompt.rstrip().endswith("Action: reset"):
-                self.heard.add(int(re.findall(r"prize (\d+)", prompt)[-1]))
-            return super().answer(prompt)
-
-    with served(listener := Listener()) as url:
-        config = told(f"world.url={url}")
-        with Run.create(tmp_path / "run", config, resume=False) as run:
-            empty = ReplayBuffer(run.checkpoints / "world.sqlite", create=True)
-            empty.close()
-            for number in (2, 10):  # alphabetically, "10" comes before "2"
-                trees = searched(Doors(), range(20 * number, 20 * number + 20))
-                write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
-                listener.heard.clear()
-                assert audit_world(config, run, run.checkpoints / "world", most=20).overall.steps == 18
-                assert len(listener.heard) == 3
-                assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
-
-
 def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
     config, env = told(), OneGame()
     places = {True: list[int](), False: list[int]()}
@@ -196,38 +166,6 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
         for made in (first, second):
             with pytest.raises(RunError, match="is held out: collect more tasks"):
                 audit_world(config, run, made)
-
-
-@pytest.fixture
-def copied(run: Path, tmp_path: Path) -> Path:
-    """A copy of the run without its world model."""
-    return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
-
-
-def refit(run: Path, *settings: str) -> list[Experience]:
-    """The experiences that a new world model remembers."""
-    fitted = treeagent("world", "fit", run, *WORLD, "world.training.max_steps=1", *settings)
-    assert fitted.returncode == 0, fitted.stderr
-    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite")
-    found = list(memory.experiences())
-    memory.close()
-    return found
-
-
-@pytest.mark.slow
-def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
-    settings = [
-        *WORLD,
-        "world.training.max_steps=2",
-        "world.max_tokens=1000",
-        f"world.model={run / 'checkpoints' / 'warm'}",
-    ]
-    fitted = treeagent("world", "fit", copy, *settings, "world.lora.rank=4")
-    assert fitted.returncode == 0, fitted.stderr
-    assert (copy / "checkpoints" / "world" / "adapter_config.json").is_file()
-    assert not (copy / "checkpoints" / "world" / "model.safetensors").exists()
-    assert treeagent("world", "eval", copy).returncode == 0
 
 
 @pytest.mark.slow
@@ -254,12 +192,3 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
         # It was resumed, not restarted. A kill just after a checkpoint may lose the row of its step.
         assert steps.count(10) <= 1 and steps[-1] == 60
     assert weights[0] == weights[1]
-
-
-@pytest.mark.slow
-def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(copied: Path) -> None:
-    known = {one.task_id for one in refit(copied, "world.demonstrations=60")}
-    learnt, held_out = split(experiences(Run.open(copied)))
-    assert known > {one.task_id for one in learnt}
-    assert not known & {one.task_id for one in held_out}
-    assert Run.open(copied).facts("world")["demonstrated_steps"] > 60

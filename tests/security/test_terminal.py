@@ -23,14 +23,12 @@ from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.page import Content, render
-from treeagent.pipeline.report.show import fidelity_table
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall
 from treeagent.visible import guard_streams
-from treeagent.world_model.fidelity import Fidelity, Figures
 
 ATTACK = (
     "\x1b[2J\x1b]0;owned\x07\x1b]8;;https://evil.example\x1b\\\x9b31m\x9d0;x\x9c\r\b\x7f\u202eevil\u2066\u200b\u3164"
@@ -116,11 +114,9 @@ def test_episodes_are_shown(run: Path) -> None:
     "arguments",
     [
         ("show", attack("nowhere")),
-        ("eval", attack("checkpoint"), "--out", "nowhere"),
         ("envs", "check", attack("environment")),
         ("show", "nowhere", f"--{ATTACK}"),
         (ATTACK,),
-        ("envs", "new", attack("name")),
     ],
 )
 def test_a_refusal_repeats_its_value_visibly(arguments: tuple[str, ...]) -> None:
@@ -200,16 +196,6 @@ def test_the_page_shows_every_word() -> None:
     assert [field for field in fields if rf"{field}\x1b[2J" not in page] == []
 
 
-def test_an_audit_is_printed() -> None:
-    figures = Figures(1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    kinds = {attack("kind"): figures}
-    found = Fidelity(figures, None, None, None, kinds, {1: figures}, 0.0, 0.0, 1, 0.0, 1, None, 1.0)
-    terminal = Terminal(file=io.StringIO(), width=400)
-    terminal.print(fidelity_table(found))
-    assert isinstance(terminal.file, io.StringIO)
-    assert orders(terminal.file.getvalue()) == [] and r"kind\x1b[2J" in terminal.file.getvalue()
-
-
 MAIN = "from treeagent.__main__ import main; main()"
 
 
@@ -230,10 +216,8 @@ def test_output_that_cannot_be_written_is_one_sentence(command: str, unbuffered:
     ("words", "code", "unbuffered"),
     [
         ("treeagent show nowhere 2> /dev/full", 2, ""),
-        ("treeagent recipes > /dev/full 2> /dev/full", 2, ""),
         ("set -o pipefail; treeagent recipes | true", 1, ""),
         ("set -o pipefail; treeagent show nowhere 2>&1 | true", 1, "1"),
-        ("treeagent recipes >&-", 0, ""),
     ],
 )
 def test_where_nobody_reads_nothing_is_said(words: str, code: int, unbuffered: str) -> None:

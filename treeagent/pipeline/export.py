@@ -203,8 +203,8 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
-    """The conversation of every prompt in the tree as the policy read it, by token ids: up to each state, and up to each
-    action that was drawn there."""
+    """The conversation of every prompt in the tree as the policy read it, by token ids: up to each state and up to each
+    action drawn there."""
     found: dict[tuple[int, ...], tuple[Message, ...]] = {}
     for path, node in tree.walk():
         *_, (start, _) = tree.segments(path)

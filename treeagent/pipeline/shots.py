@@ -128,8 +128,8 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
     others = [call for call in calls if tools and isinstance(read_call(as_call(call, tools), tools), str)]
     if others:
         wrong.append(
-            f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that a "
-            "pretrained model reads of: list what they call, or have the demonstrator and legal_actions call the tools"
+            f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that "
+            "a pretrained model reads of: list what they call, or have the demonstrator and legal_actions call them"
         )
     return wrong, []
 
