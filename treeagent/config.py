@@ -3,10 +3,9 @@ rejects unknown keys."""
 
 import difflib
 import json
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
@@ -131,8 +130,8 @@ class PolicyConfig(ModelConfig):
     half of ``max_new_tokens`` for a pretrained model, else no limit. Without effect if ``structured`` holds on a
     server or vLLM."""
     structured: bool | None = None
-    """Constrained decoding: a sampled turn must follow the format, with a call that fits the schema of one of the
-    tools. Unset means true for a pretrained model with ``generator`` "local"."""
+    """Constrained decoding: a sampled turn must follow the format, with a call that fits a tool's schema. Unset means
+    true for a pretrained model with ``generator`` "local"."""
     context: Literal["refuse", "drop"] = "refuse"
     """What happens when a prompt becomes too long: "refuse" ends the episode, "drop" replaces the oldest
     observations by a note."""
@@ -284,10 +283,9 @@ class UpdateConfig:
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths that the value head is fitted on after every change of the policy."""
-    value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
-    """What the value head reads at a state: the policy's "hidden" states, of which another generator than "local"
-    needs a second copy of the model, or the "logprobs" of 128 tokens. "auto" is "hidden" for "local", else
-    "logprobs"."""
+    value_reads: Literal["hidden", "logprobs"] | None = None
+    """What the value head reads at a state: the policy's "hidden" states, or the "logprobs" of 128 tokens. Unset means
+    "hidden" for the generator "local", else "logprobs", which need no second copy of the model."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -349,7 +347,7 @@ class AdaptConfig:
     @property
     def imagines(self) -> bool:
         """Whether any round may search in the world model."""
-        return any(self.imagined_in(number) for number in range(1, self.rounds + 1))
+        return any(self.imagined) if isinstance(self.imagined, tuple) else self.imagined > 0
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -423,11 +421,6 @@ class RunConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.policy.is_structured and self.policy.generator != "local" and self.search.granularity == "split":
-            raise ValueError(
-                f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
-                "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
-            )
         chains = self.search.method == "best_of_n" and not self.search.options.get("estimate_all")
         if self.update.advantages.kind == "gae" and chains:
             raise ValueError(
@@ -450,19 +443,14 @@ class RunConfig:
 
     def learner(self, kind: type[LearnerConfig], stage: Training, model: ModelConfig | None = None) -> LearnerConfig:
         """The settings of the training of a model, by default the policy: those of the stage, above ``[training]``."""
-        shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
-        shared["precision"] = self.precision(model or self.policy)
-        stage = stage.at_rate(None)
-        own = {field.name: getattr(stage, field.name) for field in fields(stage)}
-        values = shared | {key: value for key, value in own.items() if value is not None}
-        decay = _MUON_DECAY if stage.optimiser == "muon" else 0.0
-        return kind(**values, weight_decay=decay, seed=self.seed)
+        own = {key: value for key, value in asdict(stage.at_rate(None)).items() if value is not None}
+        values = asdict(self.training) | {"precision": self.precision(model or self.policy)} | own
+        return kind(**values, weight_decay=_MUON_DECAY if stage.optimiser == "muon" else 0.0, seed=self.seed)
 
     @property
     def value_reads(self) -> Literal["hidden", "logprobs"]:
         """``update.value_reads``, resolved."""
-        setting = self.update.value_reads
-        return setting if setting != "auto" else "hidden" if self.policy.generator == "local" else "logprobs"
+        return self.update.value_reads or ("hidden" if self.policy.generator == "local" else "logprobs")
 
     def server(self, url: str) -> RemoteConfig:
         """The request settings for the server at ``url``."""
@@ -486,15 +474,13 @@ def load_config(
         _override(settings, override)
     if seed is not None:
         settings["seed"] = seed
-    for key, value in _flat(settings).items():
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, float) and not math.isfinite(number):
-                raise UserError(f"{key} holds {number}: give a finite number")
     try:
         # In pydantic's JSON mode, strict types still accept a table for a dataclass and an array for a tuple.
-        return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
+        return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str, allow_nan=False), strict=True)
     except ValidationError as error:
         raise UserError(_problem(error, settings)) from None
+    except ValueError as error:
+        raise UserError(f"the settings hold a number that is not finite ({error}): give a finite one") from None
 
 
 def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:

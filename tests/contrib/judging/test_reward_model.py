@@ -84,7 +84,6 @@ def test_a_model_that_was_trained_on_length_gets_no_weight() -> None:
             for (task, row), score in zip(rows, found, strict=True)
         ]
     )
-    assert told.length_correlation is not None and told.length_correlation > 0.7
     assert told.longer_worse_accuracy is not None and told.longer_worse_accuracy < 0.3
     assert told.best_of[-1].paid < told.best_of[0].paid and told.cap == 0.0
 

@@ -4,12 +4,11 @@ Optimisation against a reward model exploits its errors. The audit therefore als
 stored ends, and compares its score for that end with the true return as n grows (Gao, Schulman and Hilton 2023).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, groupby
 from pathlib import Path
-from statistics import correlation, fmean
+from statistics import fmean
 from typing import Any
 
 import orjson
@@ -21,7 +20,6 @@ from treeagent.world_model.fidelity import wilson_interval
 
 FILE = "audit.json"
 """Name of the file in a reward model's folder that holds ``RewardAudit.to_json``."""
-_BINS = 10
 _SAME = 1e-9
 """Two returns that differ by less than this are equal."""
 _MOST = 64
@@ -45,7 +43,7 @@ class ScoredEnd:
 @dataclass(frozen=True, slots=True)
 class BestOf:
     """Best-of-n by the model's score: the end with the highest score among n, drawn with replacement from the stored
-    ends of a task. All numbers are means over the tasks with ends that differ in return."""
+    ends of a task. Means over the tasks with ends that differ in return."""
 
     n: int
     score: float
@@ -66,19 +64,10 @@ class RewardAudit:
     """Pairs of ends of one task with different returns."""
     pair_accuracy: float | None
     """Share of these pairs that the model ranks correctly; equal scores count half."""
-    longer_worse: int
-    """Number of these pairs in which the longer end is the worse one."""
     longer_worse_accuracy: float | None
-    """``pair_accuracy`` on these pairs. A model that prefers length fails here."""
+    """``pair_accuracy`` where the longer end is the worse one. A model that prefers length fails here."""
     auc: float | None
     """Probability that a success has a higher score than a failure, over the ends of all tasks."""
-    calibration_error: float | None
-    """Expected calibration error: mean |mean score - mean return| over ten equal bins of the score, weighted by the
-    number of ends in each, as a share of the range of returns."""
-    length_correlation: float | None
-    """Correlation between score and length over all ends."""
-    mixed_tasks: int
-    """Number of tasks with ends that differ in return."""
     best_of: tuple[BestOf, ...]
     """The best-of-n curve, for n = 1, 2, 4 and so on."""
     cap: float
@@ -88,15 +77,8 @@ class RewardAudit:
         return asdict(self)
 
 
-def audit(
-    found: Sequence[ScoredEnd],
-    returns: tuple[float, float] = (0.0, 1.0),
-) -> RewardAudit:
-    """Compute the metrics of a reward model on ends of held-out tasks.
-
-    Args:
-        returns: range of the scores.
-    """
+def audit(found: Sequence[ScoredEnd]) -> RewardAudit:
+    """Compute the metrics of a reward model on ends of held-out tasks."""
     tasks = [list(group) for _, group in groupby(sorted(found, key=lambda end: end.task_id), lambda end: end.task_id)]
     pairs = [
         (first, second) if first.paid > second.paid else (second, first)
@@ -113,13 +95,9 @@ def audit(
         tasks=len(tasks),
         ends=len(found),
         pairs=len(pairs),
-        pair_accuracy=_ordered([(better.score, worse.score) for better, worse in pairs]),
-        longer_worse=len(longer),
-        longer_worse_accuracy=_ordered([(better.score, worse.score) for better, worse in longer]),
+        pair_accuracy=_ordered(pairs),
+        longer_worse_accuracy=_ordered(longer),
         auc=auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
-        calibration_error=calibration_error(found, returns),
-        length_correlation=_correlation([end.score for end in found], [end.tokens for end in found]),
-        mixed_tasks=len(mixed),
         best_of=curve,
         cap=cap(curve, len(mixed)),
     )
@@ -161,45 +139,18 @@ def cap(curve: Sequence[BestOf], tasks: int) -> float:
     return wilson_interval(max(min(shares), 0.0) * tasks, tasks)[0] if shares else 0.0
 
 
-def calibration_error(found: Sequence[ScoredEnd], returns: tuple[float, float] = (0.0, 1.0)) -> float | None:
-    """Expected calibration error of the scores; see ``RewardAudit.calibration_error``."""
-    low, span = returns[0], returns[1] - returns[0]
-    bins: dict[int, list[ScoredEnd]] = {}
-    for end in found:
-        bins.setdefault(min(int((end.score - low) / span * _BINS), _BINS - 1), []).append(end)
-    gaps = [
-        len(ends) * abs(fmean(end.score for end in ends) - fmean(end.paid for end in ends)) for ends in bins.values()
-    ]
-    return sum(gaps) / len(found) / span if found else None
-
-
-def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Share of pairs with a greater first number; equal ones count half."""
-    return fmean(1.0 if first > second else 0.5 * (first == second) for first, second in pairs) if pairs else None
-
-
-def _correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Pearson's r; None if either sequence does not vary."""
-    varies = all(max(values, default=0.0) - min(values, default=0.0) > _SAME for values in (one, other))
-    return correlation(one, other) if varies else None
+def _ordered(pairs: Sequence[tuple[ScoredEnd, ScoredEnd]]) -> float | None:
+    """Share of pairs in which the first end has the higher score; equal scores count half."""
+    shares = [1.0 if better.score > worse.score else 0.5 * (better.score == worse.score) for better, worse in pairs]
+    return fmean(shares) if shares else None
 
 
 def read_audit(model: Path) -> dict[str, Any]:
-    """Read the audit in a reward model's folder.
-
-    Raises:
-        UserError: the folder holds no audited reward model.
-    """
-    path = model / FILE
+    """Read the audit in a reward model's folder."""
     try:
-        found = orjson.loads(regular(path).read_bytes())
-        if math.isfinite(found["cap"]):
-            return dict(found)
+        return dict(orjson.loads(regular(model / FILE).read_bytes()))
     except FileNotFoundError:
         raise UserError(
             f"{str(model)!r} holds no audited reward model (no {FILE}): give the folder that "
             "treeagent reward fit RUN wrote, RUN/checkpoints/reward"
         ) from None
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise UserError(f"{path} is damaged: fit the reward model again (treeagent reward fit RUN)")

@@ -6,7 +6,6 @@ takes a gradient step, λ <- max(0, λ + η (mean cost - d)).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -62,8 +61,8 @@ class Budgets:
     def __init__(self, options: BudgetsOptions, place: Place) -> None:
         self.costs: dict[str, Cost] = {name: seams.resolve("rewards.function", name, _OWN) for name in options.budgets}
         before = _collections_before(place.run, place.stage) if SEARCHED.fullmatch(place.stage) else []
-        means = [_mean_costs(place.run, name, tuple(options.budgets)) for name in before]
-        self.multipliers = multipliers(options, means)
+        trees = (read_as(from_record, place.run / "trees", name) for name in before)
+        self.multipliers = multipliers(options, [mean_costs(each, self.costs) for each in trees])
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         scale = 1.0 + sum(self.multipliers.values())
@@ -121,9 +120,3 @@ def _collections_before(run: Path, stage: str) -> list[str]:
 
     names = [name for name in shard_names(run / "trees") if SEARCHED.fullmatch(name)]
     return sorted((name for name in names if number(name) < number(stage)), key=number)
-
-
-@lru_cache(maxsize=64)
-def _mean_costs(run: Path, name: str, costs: tuple[str, ...]) -> dict[str, float]:
-    functions = {cost: seams.resolve("rewards.function", cost, _OWN) for cost in costs}
-    return mean_costs(read_as(from_record, run / "trees", name), functions)

@@ -13,7 +13,6 @@ from treeagent.contrib.judging.ends import Verdict, pay_ends
 from treeagent.contrib.judging.judge import Judge, JudgeOptions
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.pipeline.rewards import Place, Step
-from treeagent.types import UserError
 
 Rule = Callable[[Step], float | None]
 
@@ -55,10 +54,7 @@ class Cascade:
         self.options = options
         self.rule: Rule | None = None
         if options.rule:
-            known = {"outcome": f"{__name__}:outcome"}
-            self.rule = seams.resolve("rewards.function", options.rule, known)
-            if not callable(self.rule):
-                raise UserError(f"the cascade's rule {options.rule!r} is no function: name a function of a Step")
+            self.rule = seams.resolve("rewards.function", options.rule, {"outcome": f"{__name__}:outcome"})
         self.learned = Learned(LearnedOptions(options.model), place) if options.model else None
         self.judge = None if options.judge is None else Judge(options.judge, place)
 

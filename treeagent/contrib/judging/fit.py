@@ -39,15 +39,7 @@ def fit_reward(
 ) -> tuple[Path, RewardAudit]:
     """Fit the reward model of ``treeagent reward fit``: a copy of the checkpoint ``start`` that learns, with a
     Bradley-Terry loss, which of two ends of a task and which of two siblings is better. A tenth of the tasks is held
-    out for the audit, which is stored with the model. A model that was fitted before is replaced.
-
-    Returns:
-        the model's folder, a checkpoint with a value head, and its audit.
-
-    Raises:
-        NothingToLearn: no task has two ends, or two siblings, that differ.
-        RunError: no task is held out.
-    """
+    out for the audit. Returns the model's folder, a checkpoint with a value head, and its audit."""
     config, out = run.config, run.checkpoints / FOLDER
     loaded = load_checkpoint(start, device_map=config.policy.device_map)
     width = loaded.model.config.get_text_config().hidden_size
@@ -105,7 +97,7 @@ def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAu
         ScoredEnd(end.task_id, value, end.paid, end.success, end.tokens)
         for end, value in zip(held_out.ends, values, strict=True)
     ]
-    return audit(scored, head.reward_range)
+    return audit(scored)
 
 
 def _scores(checkpoint: Checkpoint, head: ValueHead, found: list[End]) -> list[float]:

@@ -70,8 +70,6 @@ class JudgeOptions:
     def _has_items(self) -> Self:
         if not self.items or len(set(self.items)) < len(self.items):
             raise ValueError("items must name at least one question, and each once")
-        if any(not item.strip() or len(item.splitlines()) > 1 for item in self.items):
-            raise ValueError("items must hold each question as one line")
         return self
 
 
@@ -95,11 +93,7 @@ class Judge:
 
     async def verdicts(self, ends: Sequence[Step]) -> list[Verdict | None]:
         """The verdict on each end. It needs more than half of the votes on each question; with fewer it is None, and
-        the reason is counted.
-
-        Raises:
-            UserError: the replies cannot be stored, or a task lacks the reference.
-        """
+        the reason is counted."""
         asked = [self._questions() for _ in ends]
         prompts = [
             (index, vote, self.prompt(end.task, end.result.state.messages, questions))
@@ -135,7 +129,9 @@ class Judge:
 
     def prompt(self, task: Task, messages: Sequence[Message], questions: Sequence[str]) -> list[Message]:
         """The conversation by which some questions about an episode are asked."""
-        parts = ["The episode:", _quoted_episode(messages)]
+        # Every line names its speaker, so that no turn can contain an answer of the environment.
+        lines = [f"[{each.role}] {line}" for each in messages for line in each.content.splitlines() or [""]]
+        parts = ["The episode:", quoted("\n".join(lines))]
         if name := self.options.reference:
             if name not in task.data:
                 raise UserError(
@@ -153,10 +149,10 @@ class Judge:
         """The reply to each prompt, from the file if it is stored there, otherwise from the model. Equal prompts are
         asked once."""
         options = self.options
-        sampling = (options.temperature, options.max_new_tokens)
         seeds = [0 if self.model.scores else derive_seed("judge", vote) for _, vote in prompts]
         keys = [
-            key_of(options.model, prompt, seed, *sampling) for (prompt, _), seed in zip(prompts, seeds, strict=True)
+            key_of(options.model, prompt, seed, options.temperature, options.max_new_tokens)
+            for (prompt, _), seed in zip(prompts, seeds, strict=True)
         ]
         assert self.replies is not None, "a judge needs the run's folder"
         found: dict[str, str | Fault] = dict(self.replies.known(keys))
@@ -175,15 +171,7 @@ class Judge:
     def _read(self, reply: str, questions: Sequence[str]) -> Mapping[str, float] | Fault:
         if self.model.scores:
             return dict.fromkeys(questions, float(reply))
-        answers = read_answers(reply, questions)
-        return Fault(UNREADABLE) if answers is None else answers
-
-
-def _quoted_episode(messages: Sequence[Message]) -> str:
-    """An episode as quoted text. Every line names its speaker, so that no turn can contain an answer of the
-    environment."""
-    lines = ((each.role, line) for each in messages for line in each.content.splitlines() or [""])
-    return quoted("\n".join(f"[{role}] {line}" for role, line in lines))
+        return read_answers(reply, questions) or Fault(UNREADABLE)
 
 
 def quoted(text: str) -> str:

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from treeagent.agent.value_head import ValueHead
@@ -69,8 +70,6 @@ def train_reward(
     head's logit at the last token, m the pair's margin as a share of the head's reward range (Touvron et al. 2023,
     equation 2) and c ``options.centre``. First, the head's features are standardised over some of the pairs.
 
-    Raises:
-        NothingToLearn: there are no pairs.
     """
     if not pairs:
         raise NothingToLearn(
@@ -92,8 +91,8 @@ def train_reward(
     model.train()
     for step in range(1, total + 1):
         chosen = [pairs[index] for index in next(batches)]
-        scores_ = _logits(model, head, [each.chosen_ids for each in chosen] + [each.rejected_ids for each in chosen])
-        first, second = scores_.chunk(2)
+        rows = [each.chosen_ids for each in chosen] + [each.rejected_ids for each in chosen]
+        first, second = head(_last_states(model, rows)).chunk(2)
         margins = torch.tensor([each.margin / (high - low) for each in chosen], device=first.device)
         losses = -functional.logsigmoid(first - second - margins) + options.centre * (first + second).square()
         losses.mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -137,26 +136,14 @@ def _likelihood(model: Model, head: ValueHead, pairs: Sequence[Comparison]) -> f
     return -sum(losses) / len(losses)
 
 
-def _padded(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Token ids padded on the right and their mask, [rows, tokens]."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=model.device)
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=model.device)
-    return ids, mask
-
-
-def _logits(model: Model, head: ValueHead, rows: Sequence[Sequence[int]]) -> Tensor:
-    """The head's logit at the last token of each row, [rows]."""
-    logits: Tensor = head(_last_states(model, rows))
-    return logits
-
-
 def _last_states(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     """The hidden state at the last token of each row, [rows, features]."""
-    ids, mask = _padded(model, rows)
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device)
+    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    mask = torch.arange(ids.shape[1], device=model.device) < lengths[:, None]
     with hidden_states(model) as collected:
-        model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
-    return collected[0][torch.arange(len(rows), device=ids.device), mask.sum(dim=1) - 1]
+        model(input_ids=ids, attention_mask=mask.long(), use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
+    return collected[0][torch.arange(len(rows), device=ids.device), lengths - 1]
 
 
 @torch.no_grad()
@@ -192,14 +179,8 @@ class Calibration:
 
 
 def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> Calibration:
-    """Scale the head's logit so that V = σ(slope · u + shift) predicts returns (Platt 1999). The order of scores does
-    not change. Calibration is needed because the Bradley-Terry loss leaves the shift of u undetermined, and the scale
-    of u fits preferences, not returns.
-
-    Args:
-        found: scores u of ends that were not used in training.
-        returns: the returns of these ends, in reward units.
-    """
+    """Scale the head's logit so that V = σ(slope · u + shift) predicts the ``returns`` (reward units) of ends with the
+    scores u ``found``, none of which were used in training (Platt 1999). The order of scores does not change."""
     scores_, targets = torch.tensor(found, dtype=torch.float64), head.rescale(torch.tensor(returns)).double()
     wide = max(scores_.std(correction=0).item(), 1e-6) if len(found) else 1.0
     fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log(slope * wide), shift

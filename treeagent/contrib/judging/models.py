@@ -114,15 +114,13 @@ class Local(JudgeModel):
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             scored = iter(self.generator.score(read, [words] * len(read)))
             self.chat.forget()  # the replies are stored, so no prompt is read a second time
-        return [
-            Fault(why)
-            if why
-            else Reply(repr(yes_probability([sum(each.logprobs) for each in next(scored)])), len(prompt))
-            for prompt, why in zip(prompts, refused, strict=True)
-        ]
+            return [
+                Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
+                for prompt, why in zip(prompts, refused, strict=True)
+            ]
 
 
-def yes_probability(logprobs: Sequence[float]) -> float:
+def _yes(logprobs: Sequence[float]) -> float:
     """The probability of yes, normalised over all ``logprobs``: the first two belong to yes, the others to no."""
     most = max(logprobs)
     shares = [math.exp(each - most) for each in logprobs]

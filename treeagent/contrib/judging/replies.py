@@ -36,11 +36,7 @@ def key_of(model: str, messages: Sequence[Message], seed: int, *sampling: float)
 
 
 class Replies:
-    """The file at ``path``, which is created if it does not exist.
-
-    Raises:
-        UserError: the file is damaged or cannot be written; every method raises it.
-    """
+    """The file at ``path``, which is created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -58,9 +58,7 @@ def call_scores(
       1 for a tool that the reference does not name. ``wrong_arguments``: 1 - ``how``. ``malformed``: 1 for anything
       that is not a call that fits the tools. ``right``: 1 for a call that matches the reference.
 
-    Args:
-        tools: the environment's tools.
-        reference: the calls that are right here; None if none is known.
+    ``reference``: the calls that are right here; None if none is known.
     """
     call = read_call(as_call(action, tools), tools)
     if isinstance(call, str):

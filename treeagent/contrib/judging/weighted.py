@@ -55,11 +55,7 @@ class Weighted:
 
 
 def components(step: Step) -> dict[str, float]:
-    """The parts that every step has, and those that ``info["components"]`` names.
-
-    Raises:
-        UserError: a part is not a finite number.
-    """
+    """The parts that every step has, and those that ``info["components"]`` names."""
     named = step.result.info.get("components", {})
     given = dict(named) if isinstance(named, dict) else {}
     for name, value in given.items():
