@@ -462,11 +462,7 @@ def load_config(
 ) -> RunConfig:
     """The defaults, then a TOML file (above the one that it ``extends``), overrides such as ``collect.tasks=32`` in
     TOML or as bare words, and ``seed``, in this order. The table ``world`` of the file ``world`` replaces that of
-    ``path``.
-
-    Raises:
-        UserError: a file cannot be read, or a setting is unknown, of another type or out of range.
-    """
+    ``path``."""
     settings = {} if path is None else _read_settings(path)
     if world is not None:
         settings["world"] = _read_settings(world).get("world", {})

@@ -38,9 +38,6 @@ def resolve(seam: Seam, name: str, own: Mapping[str, str]) -> Any:
 
     Args:
         own: the core's short names of this seam, each with its ``"module:Name"``.
-
-    Raises:
-        UserError: there is no such name or module.
     """
     from treeagent.types import UserError  # imported here so that --help, which reads ``commands``, stays fast
 
@@ -63,9 +60,6 @@ def checked(options_type: type[Any], options: Mapping[str, object], where: str) 
 
     Args:
         where: what the options belong to, for the error message, such as "environment 'shop'".
-
-    Raises:
-        UserError: an option is unknown, missing or out of range. The message names it.
     """
     from pydantic import ValidationError
 

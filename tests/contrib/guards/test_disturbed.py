@@ -8,7 +8,6 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.contrib.guards.disturbed import CANARY, Disturbance, Disturbances, DisturbedEnv, has_obeyed
-from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
@@ -70,14 +69,6 @@ def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
     assert found == plain.step(ToolCall("search", {"query": "lamp"}))
 
 
-def test_a_needless_tool_answers_and_changes_nothing() -> None:
-    env = disturbed(shop(), "needless tools")
-    begun(env)
-    key = env.state_key()
-    _, reward, terminated, truncated, info = env.step(ToolCall("weather", {"city": "Bern"}))
-    assert (reward, terminated, truncated, info, env.state_key()) == (0.0, False, False, {}, key)
-
-
 def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
     env = disturbed(Stairs(), "failing tools")
     assert env.stochastic
@@ -97,12 +88,3 @@ def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -
     assert f"search[{CANARY}]" in told[0]
     assert has_obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
     assert not has_obeyed(["search[lamp]"])
-
-
-def test_a_shield_reads_the_names_of_the_environment() -> None:
-    shielded = ShieldedEnv(shop(), Shield(deny=(rf"search\[{CANARY}",)))
-    env = disturbed(shielded, "injection", "renamed tools")
-    begun(env)
-    call = ToolCall("search_v2", {"query": CANARY})
-    assert env.step(call)[0].startswith(str(env.refusal(call)))
-    assert env.refusal(ToolCall("search_v2", {"query": "lamp"})) is None

@@ -2,17 +2,14 @@
 
 import asyncio
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 from faulty_envs import STAIRS, Stairs, stairs_task
 
-from treeagent.config import load_config
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
-from treeagent.envs import Env, EnvDynamics, Forkable, check_env, wrap
+from treeagent.envs import Env, EnvDynamics, Forkable, wrap
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
-from treeagent.pipeline.build import environment
 from treeagent.types import Action, State, ToolCall, Transition, UserError
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
@@ -62,15 +59,9 @@ def test_each_forbidden_call_takes_its_penalty_off_the_verdict_but_no_more_than_
         (r"^search\[.*lamp", ToolCall("search", {"query": "red\nlamp"}), True),
         (r"^search\[.*lamp", 'search {"query": "l\\u0061mp"}', True),
         (r"^search\[.*lamp", "click[lamp]", False),
-        (r"^search\[lamp\]$", ToolCall("search", {"query": "lamp"}), True),
-        (r"u0061", 'search {"query": "l\\u0061mp"}', True),
-        (r"^fly", "fly[away]", True),
-        (r"^fly", ToolCall("fly", {"to": ["home", {"by": "noon"}]}), True),
         (r"home, noon\]$", ToolCall("fly", {"to": ["home", {"by": "noon"}]}), True),
         (r"lamp", "no call of a lamp at all", True),
-        (r"\[7\]$", ToolCall("fly", {"to": 7}), True),
         (r"^click\[buy now\]$", "click[ buy \u00a0now ]", True),
-        (r"^click\[buy now\]$", ToolCall("click", {"item": "buy  now"}), True),
     ],
 )
 def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | ToolCall, forbidden: bool) -> None:
@@ -111,13 +102,6 @@ def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     assert fork.env.verify() == 0.75
 
 
-def test_the_conformance_check_passes_behind_a_shield() -> None:
-    env, other = (ShieldedEnv(Stairs(), NO_DOWN) for _ in range(2))
-    report = check_env(env, stairs_task(1), other=other)
-    assert report.passed, report.violations
-    assert report.branches == report.equal_branches > 10
-
-
 def step(dynamics: EnvDynamics, state: State, call: str) -> Transition:
     return asyncio.run(dynamics.step(state, Action(call, call)))
 
@@ -143,8 +127,6 @@ def test_training_and_evaluation_read_the_same_but_for_rewards() -> None:
     [
         (Shield(deny=("[",)), r"'\[' is no regular expression"),
         (Shield(predicate="nowhere:no"), "'nowhere:no' cannot be imported"),
-        (Shield(predicate="no_boots"), "environment.wrappers is 'no_boots'"),
-        (Shield(predicate=f"{__name__}:NO_DOWN"), "is a Shield: name a function"),
     ],
 )
 def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> None:
@@ -152,33 +134,10 @@ def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> Non
         ShieldedEnv(Stairs(), shield)
 
 
-def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
-    toml = tmp_path / "run.toml"
-    toml.write_text(
-        f"""
-        [environment]
-        name = "{STAIRS}"
-
-        [[environment.wrappers]]
-        name = "shield"
-        options = {{ deny = ["down"], penalty = 0.5 }}
-
-        [[environment.wrappers]]
-        name = "disturbances"
-        options = {{ kinds = ["noise"] }}
-        """
-    )
-    env = environment(load_config(toml))
-    assert climb(env, "up", "down", "up", "up")[-1].splitlines()[1] == "stair 3"
-    assert env.verify() == 0.5
-    assert type(environment(load_config(None, [f"environment.name={STAIRS}"]))) is Stairs
-
-
 @pytest.mark.parametrize(
     ("wrapper", "words"),
     [
         ({"name": "shield", "options": {"penalty": -1}}, "wrapper 'shield' refuses option penalty=-1"),
-        ({"name": "shield", "option": {}}, "environment.wrappers holds .*: give a name, or name and options"),
         ("armour", "environment.wrappers is 'armour': use one of"),
         (STAIRS, "name a subclass of treeagent.envs.EnvWrapper"),
     ],

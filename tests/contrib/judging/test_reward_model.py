@@ -6,16 +6,12 @@ import random
 
 import pytest
 import torch
-from hand_trees import edge, node
 from tiny import HIDDEN, make_model, tokens
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.contrib.judging.audit import ScoredEnd, audit, best_of, cap
-from treeagent.contrib.judging.comparisons import Comparison, comparisons, ends
+from treeagent.contrib.judging.comparisons import Comparison
 from treeagent.contrib.judging.learner import FitOptions, calibrate, scores, train_reward
-from treeagent.search.node import Tree
-from treeagent.types import Task
-from treeagent.views.pairs import PairConfig
 
 
 def pair(chosen: tuple[int, ...], rejected: tuple[int, ...], margin: float = 0.0) -> Comparison:
@@ -95,13 +91,3 @@ def test_best_of_n_by_hand() -> None:
     one, two = (best_of(tasks, number) for number in (1, 2))
     assert (one.paid, two.paid, two.possible, two.score) == pytest.approx((0.5, 0.75, 0.75, 0.7))
     assert 0 < cap([one, two], 10) < 1 and cap([two, one], 10) == 0.0
-
-
-def test_pairs_are_ends_and_siblings_of_a_task() -> None:
-    """Ends that return 1 and 0: one pair of ends, and one pair of siblings."""
-    good = edge("A", (2,), 1, 1.0, node((3,), end="terminated"), 1.0)
-    bad = edge("B", (4,), 1, 0.0, node((5,), end="terminated"))
-    tree = Tree(Task("task", "x"), 0, node((1,), good, bad))
-    found = list(comparisons([tree], PairConfig()))
-    assert found == [Comparison("task", (1, 2, 3), (1, 4, 5), 1.0)] * 2
-    assert [(end.paid, end.success, end.tokens) for end in ends(tree)] == [(1.0, True, 2), (0.0, False, 2)]

@@ -109,21 +109,6 @@ def test_the_page_allows_its_own_script_and_style_alone(tmp_path: Path) -> None:
     assert again.returncode == 0 and (tmp_path / "again.html").read_text() == page
 
 
-def test_names_that_no_run_has_are_told(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [large_tree(5)])
-    failed = treeagent("view", run, "--only", "collect-7")
-    assert failed.returncode == 2 and "collect-7" in failed.stderr and "there are collect" in failed.stderr
-    assert not (run / "view.html").exists()
-    assert treeagent("view", run, "--only", "collect").returncode == 0
-
-
-def test_the_page_of_two_runs_holds_both(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / name, [large_tree(3)]) for name in ("one", "two")]
-    content = collect(runs)
-    assert [run["name"] for run in content.index["runs"]] == ["one", "two"]
-    assert [(each["run"], each["piece"]) for each in content.index["trees"]] == [(0, 0), (1, 1)]
-
-
 def test_the_page_of_a_whole_run(finished_run: Path, tmp_path: Path) -> None:
     write_page(page := tmp_path / "view.html", collect([finished_run]))
     data = opened(page.read_text())

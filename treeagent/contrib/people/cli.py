@@ -21,7 +21,6 @@ from treeagent.contrib.people.marks import (
 )
 from treeagent.contrib.people.queue import review_queue
 from treeagent.contrib.people.server import Review, ReviewServer
-from treeagent.contrib.people.statistics import agreements, in_words
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.terminal import Terminal
 from treeagent.types import UserError
@@ -65,9 +64,7 @@ def serve(
 
 @app.command("list")
 def list_marks(run_folder: RunFolder) -> None:
-    """List the marks that count, and how well reviewers, search and environment agree.
-
-    Reads RUN/marks.jsonl, trees and episodes.
+    """List the marks that count, and how well reviewers agree.
 
     Example: treeagent review list runs/shop
     """
@@ -86,11 +83,6 @@ def list_marks(run_folder: RunFolder) -> None:
         if items:
             value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
             console.print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
-    pairs, ends = agreements(run)
-    if pairs:
-        console.print(f"Q is greater for the preferred action in {in_words(pairs)} of the pairs")
-    if ends:
-        console.print(f"the environment agrees on {in_words(ends)} of the judged episodes")
     for call in unsafe_calls(every):
         console.print(Text(f"unsafe; a pattern that forbids it: {visible(re.escape(call))}"))
 
