@@ -88,8 +88,7 @@ class EnvironmentConfig:
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
     """Seconds after which a call kills the process of the environment, if ``worker`` is true."""
     wrappers: Annotated[tuple[Wrapper, ...], REACHES_OUT] = ()
-    """Wrappers around the environment, the innermost first: names, "module:Class", or tables of ``name`` and
-    ``options``."""
+    """Wrappers, the innermost first: names, "module:Class", or tables of ``name`` and ``options``."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -109,34 +108,25 @@ class PolicyConfig(ModelConfig):
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Maximum number of tokens in one think/action step."""
     generator: Annotated[str, REACHES_OUT] = "local"
-    """The engine that samples: "local" is transformers and "vllm" is vLLM in this process, "remote" is a server,
-    any other name or "module:Name" is plugged in. Training always uses transformers."""
+    """"local" (transformers), "vllm", "remote" (a server) or "module:Name". Training always uses transformers."""
     options: Annotated[Options, REACHES_OUT] = Field(default_factory=dict)
     """Settings of a generator that is plugged in."""
     format: Annotated[str, REACHES_OUT] = "react"
-    """Format of a turn: "react" is ReAct text, "tools" is the model's native tool calling in JSON (Qwen, Hermes),
-    any other name or "module:Name" is plugged in."""
+    """Format of a turn: "react" (text), "tools" (the model's tool calls in JSON), or "module:Name"."""
     instructions: str = "auto"
-    """System prompt. "auto" explains task, format and tools to a pretrained model, and gives a model from scratch
-    none. Another text stands before that explanation; an empty one removes both."""
+    """System prompt: "auto" explains task and tools to a pretrained model; a text stands before that; empty: none."""
     shots: Annotated[Annotated[int, Field(ge=0)] | str, REACHES_OUT] = 0
-    """Few-shot demonstrations in every prompt: a number of the demonstrator's successes, or a file with one
-    conversation in JSON per line."""
+    """Few-shot demonstrations: a number of the demonstrator's successes, or a file of JSON lines."""
     actions: ActionSource = "sample"
-    """Where candidate actions come from: "sample" samples turns, "score" scores the actions that the environment
-    lists as legal and takes their probabilities as priors."""
+    """Candidates: "sample" samples turns, "score" scores the environment's legal actions, with priors."""
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Sampled tokens of a thought, after which the turn is led into its call by tokens without loss. Unset means
-    half of ``max_new_tokens`` for a pretrained model, else no limit. Without effect if ``structured`` holds on a
-    server or vLLM."""
+    """Sampled tokens after which a thought is led into its call. Unset: half of ``max_new_tokens`` if pretrained."""
     structured: bool | None = None
-    """Constrained decoding: a sampled turn must follow the format, with a call that fits a tool's schema. Unset means
-    true for a pretrained model with ``generator`` "local"."""
+    """Constrained decoding of calls that fit a tool. Unset: true for a pretrained model and ``generator`` "local"."""
     context: Literal["refuse", "drop"] = "refuse"
-    """What happens when a prompt becomes too long: "refuse" ends the episode, "drop" replaces the oldest
-    observations by a note."""
+    """If a prompt becomes too long, "refuse" ends the episode, "drop" replaces the oldest observations by a note."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Most bytes of each worker's cache of keys and values of shared prefixes, for ``generator`` "local"."""
+    """Most bytes of each worker's cache of keys and values of prefixes, for ``generator`` "local"."""
 
     @property
     def is_structured(self) -> bool:
@@ -182,8 +172,7 @@ class Training:
     """The default learning rates: of an adapter or a small model, and of all weights of a large model."""
 
     learning_rate: Positive | None = None
-    """Peak learning rate. Unset means 1e-4, or 1e-5 for all weights of a model of 30 million or more; for DPO and
-    GRPO 2e-5 and 1e-6. From scratch, 4e-3 suits Muon."""
+    """Peak rate. Unset: 1e-4, or 1e-5 for all weights from 30 million on; for DPO and GRPO 2e-5 and 1e-6."""
     batch_size: Count = 8
     """Rows, states ("distil") or preference pairs ("dpo") in one forward pass."""
     max_steps: Count | None = None
@@ -191,10 +180,9 @@ class Training:
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
     optimiser: Optimiser = "adamw"
-    """"adamw" is AdamW without weight decay; "muon" is Muon for matrices with a weight decay of 0.01, and learns
-    from scratch in half the steps."""
+    """"adamw" without weight decay, or "muon" for matrices with a decay of 0.01, which learns in half the steps."""
     validate_every: Count = 50
-    """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
+    """Optimiser steps between two validations on ``update.validation_tasks``; the best weights are kept."""
     patience: Annotated[int, Field(ge=0)] = 0
     """An update stops early after this many validations in a row without a new best; 0 never stops early."""
 
@@ -257,8 +245,7 @@ class RewardsConfig:
     """A reward of your own for search and learning. Success stays the environment's."""
 
     function: Annotated[str, REACHES_OUT] = ""
-    """The reward of a step, as "module:function" of a ``treeagent.pipeline.rewards.Step`` or a name. Empty keeps
-    the environment's own."""
+    """The reward of a step: "module:function" of a ``pipeline.rewards.Step``, or a name. Empty: the environment's."""
     options: RewardOptions = Field(default_factory=dict)
     """Options of ``function``."""
 
@@ -268,8 +255,7 @@ class UpdateConfig:
     """How the policy learns from the trees."""
 
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
-    """Updates to make, each from the base policy: "rft" imitates the best paths, "distil" learns the search's
-    policy at each state, "dpo" compares siblings, "grpo" weights actions by their advantages."""
+    """Updates, each from the base policy: "rft" imitates, "distil" fits the search, "dpo" and "grpo"."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
@@ -284,8 +270,7 @@ class UpdateConfig:
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["hidden", "logprobs"] | None = None
-    """What the value head reads at a state: the policy's "hidden" states, or the "logprobs" of 128 tokens. Unset means
-    "hidden" for the generator "local", else "logprobs", which need no second copy of the model."""
+    """What the value head reads: "hidden" states (unset, if "local"), or the "logprobs" of 128 tokens."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -297,18 +282,15 @@ class EvaluateConfig:
     first_task: Annotated[int, Field(ge=0)] = 0
     """Index of the first of these tasks in the test split, so that seeds can have different tasks."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once), REACHES_OUT] = ("greedy", "best_of_n", "mcts")
-    """Ways of acting: "greedy" is the policy at temperature 0, the others are search methods ("best_of_n" with
-    ``best_of`` 1 is plain sampling)."""
+    """Ways of acting: "greedy" is the policy at temperature 0, the others are search methods."""
     best_of: Annotated[int, Field(gt=0)] = 8
     """Samples (N) of best-of-N, in place of ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.1
-    """λ of ``decision`` "leaf", which takes the end with the highest V + λ ℓ. ℓ is the mean log π of the path's
-    turns in nats, and λ is in reward units per nat."""
+    """λ of ``decision`` "leaf", which takes the end with the highest V + λ · (mean log π of its turns, in nats)."""
     world: Annotated[str, REACHES_OUT] = ""
-    """Folder of a run whose world model is searched instead of the environment, anew after every real step (model
-    predictive control)."""
+    """Folder of a run whose world model is searched instead, anew after every real step."""
 
     @property
     def places(self) -> range:
@@ -329,8 +311,7 @@ class AdaptConfig:
     curriculum: Share = 0.5
     """Largest share of a round's tasks that were searched before: those whose returns varied most then."""
     imagined: Share | tuple[Share, ...] = 0.0
-    """Most of a round's trees, as a share, that grow in the world model: one number, or one for each round. The
-    audit may allow less."""
+    """Most of a round's trees, as a share, that grow in the world model: one number, or one a round."""
     seed_tasks: Annotated[int, Field(gt=0)] = 100
     """Tasks searched in the real environment before the first round, if that round may use the world model."""
 
@@ -355,8 +336,7 @@ class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
     generator: Literal["local", "vllm", "remote"] = "local"
-    """The engine that writes: "local" is transformers and "vllm" is vLLM in this process, "remote" is a server,
-    whose model is not trained."""
+    """The engine that writes: "local" is transformers, "vllm" is vLLM, "remote" a server, which is not trained."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
     """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
@@ -378,11 +358,9 @@ class WorldConfig(ModelConfig):
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Environment steps of an imagined tree after which no replay of a predicted success begins; 0: none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Most training labels, as a share, that imagined trees may get wrong, which limits their number. 1 accepts
-    every model that is wrong about fewer than half of the returns."""
+    """Most training labels, as a share, that imagined trees may get wrong, which limits their number."""
     free: tuple[str, ...] = ()
-    """First words of actions whose answers the history cannot tell, such as "search"; the audit asks only that
-    these be consistent."""
+    """First words of actions whose answers nothing can tell, such as "search"; they need only be consistent."""
     training: Training = Field(default_factory=Training)
 
     @model_validator(mode="after")
@@ -401,10 +379,9 @@ class RunConfig:
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of worker processes, on which results depend only by rounding. 0 chooses by model and machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Threads of each worker; results depend on it only by rounding. 0 chooses one, or for a policy of 30 million
-    weights or more on the CPU the cores divided by the workers, at most 16."""
+    """Threads of each worker; 0 chooses one, or for large policies on CPUs the cores divided by the workers."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
-    """Where metrics are written in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
+    """Where metrics go in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     vllm: VllmConfig = Field(default_factory=VllmConfig)
