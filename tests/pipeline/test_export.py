@@ -213,40 +213,6 @@ def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) 
     assert actions["prompt_ids"] == tree.prompt_ids(root.edges[:1])
 
 
-def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatFormat, run: Run) -> None:
-    """One row per segment of prompt. In the later prompt, the earlier page is replaced by a note."""
-    messages = (Message("user", "Buy tea."),)
-    task = Task("long", "Buy tea.")
-    tree = Tree(task, 0, Node(State(task, messages), context_ids=chat.context_ids(messages)))
-    page = "1 tea $2 " * 20
-    first = act(chat, tenths, tree, (), "Action: search[tea]", page, 2, 1.0)
-    second = act(chat, tenths, tree, (first,), "Action: open[1]", "tea $2", 2, 1.0)
-    cut = second.child
-    assert cut is not None
-    read = (*cut.state.messages[:2], Message("user", f"[observation left out: {len(page)} characters]"))
-    read = (*read, *cut.state.messages[3:])
-    cut.left_out, cut.context_ids = (2,), chat.prompt_ids(read)
-    won = act(chat, tenths, tree, (first, second), "Action: buy[1]", "Thank you.", 1, 1.0, reward=1.0)
-    lost = act(chat, tenths, tree, (first, second), "Action: buy[2]", "Sold out.", 1, 0.0, reward=0.0)
-    before, behind = VIEWS["sft"].rows(tree, run.config)
-    assert [message["content"] for message in before["messages"]] == [
-        "Buy tea.", "Action: search[tea]", page, "Action: open[1]",
-    ]  # fmt: skip
-    assert [message["content"] for message in behind["messages"]] == [
-        *(message.content for message in read), "Action: buy[1]",
-    ]  # fmt: skip
-    assert won.child is not None
-    assert behind["input_ids"] == chat.prompt_ids(read) + won.action.token_ids + won.child.context_ids
-    assert [token for token in behind["labels"] if token != -100] == [*won.action.token_ids]
-    [pair] = VIEWS["pairs"].rows(tree, run.config)
-    assert (pair["prompt_ids"], pair["rejected_ids"]) == (chat.prompt_ids(read), lost.action.token_ids)
-    assert [message["content"] for message in pair["prompt"]] == [message.content for message in read]
-    prompts = [row["prompt_ids"] for row in VIEWS["advantages"].rows(tree, run.config)]
-    assert prompts == [chat.prompt_ids(read)] * 2
-    steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config)]
-    assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # transitions keep the observations in full
-
-
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sentence(tmp_path, "--out", out).startswith(f"{tmp_path} holds no run")

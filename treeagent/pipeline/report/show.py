@@ -65,15 +65,15 @@ def print_results(rows: Sequence[Row], console: Terminal) -> None:
 
 
 def show_run(run: Run, console: Terminal) -> None:
-    """Print the warnings, the finished stages, the names of the trees, a task of theirs, and the results."""
+    """Print the finished stages, the names of the trees, a task of theirs, the results and the warnings."""
     console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
-    show_alarms(run, console)
     console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(run.stages())) or "none"))
     for name in shard_names(run.trees):
         for record in islice(read_as(check_format, run.trees, name), 1):
             console.print(Text.assemble(("trees ", "dim"), f"{visible(name)}, of tasks such as ", record["task"]["id"]))
     if rows := run.result_rows():
         print_results(rows, console)
+    show_alarms(run, console)
 
 
 def show_alarms(run: Run, console: Terminal) -> None:
