@@ -32,7 +32,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.pipeline.build import env_dynamics, environment
 from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.imagination import memory_path, open_memory, wording
+from treeagent.pipeline.imagination import memory_path, wording
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.trees import read_trees
 from treeagent.pipeline.world import experiences, fit, split
@@ -40,6 +40,7 @@ from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.node import finished_paths, succeeds
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.language import answer_rows
+from treeagent.world_model.replay import ReplayBuffer
 
 QUESTION = "Does a policy learn as much from imagined trees as from real ones?"
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
@@ -259,7 +260,7 @@ def make_optimist(config: RunConfig, run: Run) -> None:
     world = run.checkpoints / _WORLD
     learnt, _ = split(experiences(run))
     ends = [replace(one, reward=1.0) for one in learnt if one.terminated]
-    checkpoint, memory = load_checkpoint(world), open_memory(world)
+    checkpoint, memory = load_checkpoint(world), ReplayBuffer(memory_path(world))
     rows = [
         TokenRow(*row)
         for row in answer_rows(ends, ChatFormat(checkpoint.tokenizer), wording(config), memory, config.world.examples)

@@ -26,25 +26,19 @@ _loaded = lru_cache(maxsize=1)(load_checkpoint)
 """Load a checkpoint, and keep the last one in memory for the next batch of trees."""
 
 
+SETTINGS = "world.toml"
+"""The file in RUN with the settings with which ``treeagent world fit`` made its world model."""
+
+
 def memory_path(world: Path) -> Path:
-    """Return the path of the memory (a SQLite database) of the world model in the folder ``world``."""
+    """The memory (a SQLite database) of the world model in the folder ``world``."""
     return world.with_suffix(".sqlite")
-
-
-def open_memory(world: Path, *, create: bool = False) -> ReplayBuffer:
-    """Open the memory of the world model in the folder ``world``. The caller must close it."""
-    return ReplayBuffer(memory_path(world), create=create)
-
-
-def settings_path(run: Run) -> Path:
-    """Return the path of the settings with which ``treeagent world fit`` made a run's world model."""
-    return run.path / "world.toml"
 
 
 def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
     """The settings and the folder of a run's world model: from ``treeagent world fit``, or else from the last round."""
     if run.is_done("world"):
-        return load_config(regular(settings_path(run)), overrides), run.checkpoints / "world"
+        return load_config(regular(run.path / SETTINGS), overrides), run.checkpoints / "world"
     rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
     if not rounds:
         raise UserError(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")
@@ -78,7 +72,7 @@ def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Itera
         return env.refusal(call) if isinstance(env, EnvWrapper) else None
 
     settings, writer = config.world, _writer(config, world)
-    with closing(open_memory(world)) if settings.examples else nullcontext() as memory:
+    with closing(ReplayBuffer(memory_path(world))) if settings.examples else nullcontext() as memory:
         try:
             yield ExperienceModel(
                 writer,
@@ -111,9 +105,9 @@ def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
 
 def _writer(config: RunConfig, world: Path) -> Writer:
     settings = config.world
+    generator: Generator
     if settings.generator == "remote":
         return _remote_world(config)
-    generator: Generator
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
@@ -129,9 +123,8 @@ def _writer(config: RunConfig, world: Path) -> Writer:
 def _remote_world(config: RunConfig) -> RemoteWriter:
     from treeagent.generators.remote import Server
 
-    settings = config.world
-    server = Server(config.server(settings.url), str(settings.model), "world")
-    return RemoteWriter(server, settings.max_new_tokens)
+    server = Server(config.server(config.world.url), str(config.world.model), "world")
+    return RemoteWriter(server, config.world.max_new_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # it imports TRL, which a search does not need
 
 _COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests")
 """Counters of the generator that are part of a ``Cost``."""
+_SUMMED = ("trees", "failed", "replayed_steps", *_COUNTED, "best_value", "stored_trees")
+"""Numbers of a ``Cost`` that add up."""
 
 
 @dataclass(slots=True)
@@ -46,30 +48,26 @@ class Cost:
     @classmethod
     def of_stored(cls, trees: Iterable[Tree]) -> "Cost":
         """The cost of stored trees, as far as their budgets record it."""
-        count = failed = 0
-        budget = Budget()
+        found = cls()
         for tree in trees:
-            count, failed = count + 1, failed + bool(tree.error)
-            budget.add(tree.budget)
-        return cls(count, failed, budget=budget, stored_trees=count, stored=budget)
+            found.trees += 1
+            found.failed += bool(tree.error)
+            found.budget.add(tree.budget)
+        found.stored_trees, found.stored = found.trees, found.budget
+        return found
 
     def __add__(self, other: "Cost") -> "Cost":
         total = Cost()
-        for name in self.__slots__:
-            if name not in ("budget", "stored"):
-                setattr(total, name, getattr(self, name) + getattr(other, name))
         for each in (self, other):
+            for name in _SUMMED:
+                setattr(total, name, getattr(total, name) + getattr(each, name))
             total.budget.add(each.budget)
             total.stored.add(each.stored)
         return total
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """All counts, and rates over ``seconds`` of wall time."""
-        budget = asdict(self.budget)
-        del budget["seconds"]  # summed over workers; the wall time is reported instead
-        left_out = ("budget", "best_value", "stored_trees", "stored")
-        counts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
-        return counts | budget | self._rates(seconds)
+        return {name: getattr(self, name) for name in _SUMMED[:-2]} | asdict(self.budget) | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
         """A few figures, formatted to fit beside a progress bar."""
@@ -151,12 +149,8 @@ def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) 
 
 
 def training_hooks(emit: Emit, stage: str, folder: Path, validate: Callable[[], float] | None = None) -> "Hooks":
-    """Hooks of a training that send its metrics and its progress to ``emit`` as events of ``stage``.
-
-    Args:
-        folder: folder of the trainer's own checkpoints, from which an interrupted training resumes.
-        validate: scores the model with its current weights, higher is better; None turns validation off.
-    """
+    """Hooks of a training that send its metrics and progress to ``emit`` as events of ``stage``. ``folder`` holds the
+    trainer's own checkpoints; ``validate`` scores the current weights, higher is better."""
     return {
         "on_metrics": lambda metrics: emit(Event(stage, metrics=metrics)),
         "on_progress": lambda done, total: emit(Event(stage, done=done, total=total)),

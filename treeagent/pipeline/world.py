@@ -19,13 +19,7 @@ from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.pipeline.build import first_checkpoint
 from treeagent.pipeline.demonstrate import demonstrations
 from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
-from treeagent.pipeline.imagination import (
-    memory_path,
-    open_memory,
-    require_world,
-    settings_path,
-    wording,
-)
+from treeagent.pipeline.imagination import SETTINGS, memory_path, require_world, wording
 from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Progress
 from treeagent.search.record import from_record
@@ -44,7 +38,7 @@ HELD_OUT = 0.1
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Fit the world model of ``treeagent world fit`` and return its folder; RUN/world.toml keeps the settings."""
     require_environment(config, run)
-    out, settings_file = run.checkpoints / "world", settings_path(run)
+    out, settings_file = run.checkpoints / "world", run.path / SETTINGS
     if not settings_file.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
         run.forget("world")  # the files that are left belong to a fit whose settings are lost
         for folder in _scratch(out):
@@ -80,9 +74,9 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    demonstrated = sum(tree.budget.environment_steps for tree in trees)
-    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    with closing(open_memory(out, create=True)) as memory:
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out)}
+    facts["demonstrated_steps"] = sum(tree.budget.environment_steps for tree in trees)
+    with closing(ReplayBuffer(path, create=True)) as memory:
         memory.add(learnt)
         if config.world.generator != "remote":
             facts |= _train(config, run, progress, out, last, learnt, memory)
@@ -101,7 +95,7 @@ def require_environment(config: RunConfig, run: Run) -> None:
 
 
 def remembered_steps(world: Path) -> Iterator[Experience]:
-    with closing(open_memory(world)) as memory:
+    with closing(ReplayBuffer(memory_path(world))) as memory:
         yield from memory.experiences()
 
 
@@ -128,9 +122,8 @@ def _train(
         return [TokenRow(*row) for row in answers if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
-        name = folder.name.removeprefix(".")
         sft = replace(fitting, max_steps=steps, learning_rate=rate)
-        hooks = training_hooks(on_event, name, folder)
+        hooks = training_hooks(on_event, folder.name.removeprefix("."), folder)
         return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
 
     rows = rows_of(learnt, settings.end_rows)

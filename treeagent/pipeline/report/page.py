@@ -70,39 +70,16 @@ def render(content: Content) -> bytes:
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, finalize=_shown
     )
-    rows, tree = content.rows, content.tree
+    tree = content.tree
     chosen = {id(edge) for edge in best_path(tree, "visits")} if tree else set[int]()
     page = pages.get_template("page.html.j2").render(
-        headline=describe.headline(rows),
-        limits=describe.limits(rows),
-        alarms=content.alarms,
-        cause=content.cause,
-        rows=rows,
-        columns=describe.result_columns(rows),
-        words=("policy", "mode"),
-        notes=[*describe.notes(rows), *describe.failures(rows)],
-        tree=tree,
-        first_words=_first_words(tree) if tree else "",
-        deepest=_DEEPEST,
-        is_chosen=lambda edge: id(edge) in chosen,
-        provenance=content.provenance,
-        config=content.config,
-        cell=describe.cell,
-        call_text=describe.call_text,
-        marks=describe.marks,
-        statistics=describe.statistics,
-        observation=describe.observation,
-        more_steps=describe.more_steps,
+        content=content, describe=describe, deepest=_DEEPEST, is_chosen=lambda edge: id(edge) in chosen
     )
     return page.encode()
 
 
 def _shown(value: object) -> object:
     return visible(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _first_words(tree: Tree) -> str:
-    return "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
 
 
 def _spread(tree: Tree) -> float:
