@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from treeagent.contrib.worlds.booking.site import Action, Page, Rules, Session, start, step, view
-from treeagent.contrib.worlds.booking.town import Ledger, Town
+from treeagent.contrib.worlds.booking.town import Ledger, Town, draw_town
 from treeagent.envs.base import required
 
 _OWN_TEMPLATES = ("home", "results", "form", "cover")
@@ -89,6 +89,11 @@ class Site:
             return RedirectResponse("/", 303)
 
         return Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
+
+
+def demo() -> Any:
+    """An ASGI application with pop-ups and slow pages, to look at: ``uvicorn --factory MODULE:demo``."""
+    return Site(draw_town(seed=0, size=8, wordings=3, places=12), Rules(holds=3, popups=True, slow=0.1)).app()
 
 
 class _Reader(HTMLParser):
