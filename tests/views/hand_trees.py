@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from treeagent.search.node import Budget, Edge, Node, Tree, path_return
+from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 
 TASK = Task("hand-1", "do it")
@@ -69,19 +69,6 @@ def random_group(shuffler: random.Random) -> list[Tree]:
     group = [random_tree(shuffler, 1 + 1000 * number) for number in range(shuffler.randint(1, 3))]
     for tree in group:
         tree.root.context_ids = (0,)
-    return group
-
-
-def chain_group(shuffler: random.Random) -> list[Tree]:
-    """Trees as chains leave them: N(s,a) counts the trajectories through an edge, and W(s,a) sums their returns."""
-    group = random_group(shuffler)
-    for tree in group:
-        for each in edges(tree):
-            each.visits, each.value_sum = 0, 0.0
-        for path in leaf_paths(tree):
-            for place, each in enumerate(path):
-                each.visits += 1
-                each.value_sum += path_return(path[place:])
     return group
 
 

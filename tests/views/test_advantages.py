@@ -140,21 +140,6 @@ def test_gigpo_by_hand() -> None:
     assert by_name(tree, of("gigpo")) == pytest.approx(merged)
 
 
-def test_gigpo_compares_returns_from_the_anchor_state_on() -> None:
-    """γ = 1/2. Episode a b has return 1/2 and c d 1, but from the state that both pass they have 1 and 0. The better of
-    two returns gets 1/√2, the worse one -1/√2."""
-    b, d = edge("b", (3,), 1, 1.0, node((4,), end="terminated"), 1.0), edge("d", (7,), 1, 0.0, node((8,)), 0.0)
-    tree = Tree(
-        TASK, 0, node((1,), edge("a", (2,), 1, 0.5, node((9,), b)), edge("c", (6,), 1, 1.0, node((9,), d), 1.0))
-    )
-    tree.discount = 0.5
-    for each in tree.root.edges:
-        assert each.child is not None
-        each.child.state = replace(each.child.state, key="here")
-    scored, z = by_name(tree, of("gigpo")), sqrt(0.5)
-    assert scored == pytest.approx({"a": -2 * z, "c": 2 * z})
-
-
 @pytest.mark.parametrize(
     ("lambda_", "expected"),
     [
@@ -190,16 +175,6 @@ def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: flo
             foreseen.setdefault(id(each), []).append(told)
     for owner, told_ in foreseen.items():
         assert scored.get(owner, 0.0) == pytest.approx(sum(told_) / len(told_), abs=2e-9)
-
-
-def test_thoughts_are_not_discounted() -> None:
-    """The thought and the action after it are one step, so γ = 1/2 applies once."""
-    action = edge("act", (3,), 1, 1.0, node((4,), value=1.0))
-    thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
-    thought.action = replace(thought.action, call="")
-    tree = Tree(TASK, 0, node((1,), thought), discount=0.5)
-    scored = by_name(tree, AdvantageConfig("gae", {"lambda_": 1.0}))
-    assert scored == pytest.approx({"think": 0.5, "act": 0.25})
 
 
 @given(trees, st.integers(1, 3))
@@ -291,17 +266,6 @@ def test_every_scored_token_is_trained_once_and_no_observation_ever(group: list[
         for token, kept, advantage, logprob in columns:
             assert advantage == (scored[id(owners[token])] if kept else 0.0)
             assert logprob == (-token / 100 if kept else 0.0)
-
-
-def test_the_random_trees_have_advantages_of_every_kind() -> None:
-    made = [random_group(random.Random(seed)) for seed in range(100)]
-    for kind in KINDS:
-        assert sum(len(advantages(group, of(kind))) for group in made) > 200
-    for tree in (tree for group in made for tree in group):
-        tokens = [*tree.root.context_ids]
-        for each in edges(tree):
-            tokens += [*each.action.token_ids, *(each.child.context_ids if each.child else ())]
-        assert len(tokens) == len(set(tokens))
 
 
 def visits(trees: Sequence[Tree], scale: float = 1.0) -> dict[int, float]:

@@ -1,4 +1,3 @@
-import random
 from collections import Counter
 from dataclasses import replace
 from typing import Literal
@@ -55,18 +54,6 @@ def test_two_ways_to_make_one_call_form_no_pair() -> None:
     assert names(tree, ALL) == ["A1>A2"]
     tree.root.edges[1].action = replace(tree.root.edges[1].action, call="stay")
     assert names(tree, ALL) == ["A>B", "A1>A2"]
-
-
-def test_a_pair_carries_its_prompt_and_both_actions() -> None:
-    tree = hand_tree()
-    a = tree.root.edges[0]
-    assert a.child is not None
-    tree.root.origin = a.child.origin = "imagined"
-    first, second = preference_pairs(tree, PairConfig())
-    assert first == PreferencePair("hand-1", (1, 2), alone(a), alone(tree.root.edges[2]), 0.75, origin="imagined")
-    won, open_ = a.child.edges
-    context = (1, 2, 10, 11, 20, 21)
-    assert second == PreferencePair("hand-1", context, alone(won), alone(open_), 0.5, origin="imagined")
 
 
 def test_imagined_actions_that_were_not_replayed_are_never_chosen() -> None:
@@ -187,9 +174,3 @@ def test_trajectory_pairs_hold_the_extreme_ends_and_train_no_observation(group: 
             assert [token for token, kept in zip(side.token_ids, side.mask, strict=True) if kept] == said
             assert side.mask[-1]
             assert side.logprob == pytest.approx(-sum(said) / 100)
-
-
-def test_the_random_trees_have_pairs() -> None:
-    made = [random_tree(random.Random(seed)) for seed in range(200)]
-    assert sum(len(list(preference_pairs(tree, ALL))) for tree in made) > 100
-    assert sum(len(list(preference_pairs(tree, TRAJECTORY))) for tree in made) > 40

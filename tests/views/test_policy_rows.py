@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
+from hand_trees import edges, hand_tree, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,15 +67,6 @@ def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
     root, _ = rows(tree)
     assert targets(root) == pytest.approx([0, 2 / 3, 1 / 3, 0])
     assert root.origin == "imagined"
-
-
-def test_a_prompt_that_starts_anew_is_the_whole_prompt() -> None:
-    anew = node(
-        (60, 61), edge("B1", (31,), 1, 1.0, node((40,), end="terminated"), 1.0), edge("B2", (32,), 1, 0.0, node((41,)))
-    )
-    anew.left_out = (1,)
-    tree = Tree(TASK, 0, node((1, 2), edge("A", (10,), 2, 1.0, anew)))
-    assert [(row.prompt_ids, targets(row)) for row in rows(tree)] == [((1, 2), [1.0]), ((60, 61), [0.5, 0.5])]
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([VISITS, IMPROVED]))

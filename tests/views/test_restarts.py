@@ -1,7 +1,6 @@
 """Views of trees in which the prompt restarts without old observations: by hand, and checked that no token is trained
 after another prompt than it was sampled after."""
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Tree
-from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows
@@ -38,20 +36,6 @@ def restarted_tree() -> Tree:
 
 def spelt(mask: Sequence[bool]) -> str:
     return "".join("+" if kept else "-" for kept in mask)
-
-
-def test_prompts_by_hand() -> None:
-    tree = restarted_tree()
-    paths = ["".join(each.action.text for each in path) for path, _ in tree.walk()]
-    prompts = [tree.prompt_ids(path) for path, _ in tree.walk()]
-    assert dict(zip(paths, prompts, strict=True)) == {
-        "": (1, 2),
-        "A": (1, 2, 10, 11, 20, 21),
-        "AB": (60, 61),
-        "ABB1": (60, 61, 31, 40),
-        "ABB2": (60, 61, 32, 33, 41),
-        "C": (1, 2, 13, 23),
-    }
 
 
 def test_imitation_by_hand() -> None:
@@ -110,15 +94,6 @@ def test_pairs_of_whole_paths_want_one_prompt() -> None:
     assert (pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids) == ((1, 2), (10, 11, 20, 30), (13,))
 
 
-def test_a_record_names_what_is_left_out_where_something_is() -> None:
-    tree = restarted_tree()
-    record = json.loads(json.dumps(to_record(tree)))
-    assert [row.get("left_out") for row in record["nodes"]] == [None, None, [1], None, None, None]
-    again = from_record(record)
-    assert [here.left_out for here in again.nodes()] == [here.left_out for here in tree.nodes()]
-    assert [again.prompt_ids(path) for path, _ in again.walk()] == [tree.prompt_ids(path) for path, _ in tree.walk()]
-
-
 def random_restarts(shuffler: random.Random) -> Tree:
     """A random tree in which the prompt may restart at any state but the root. The state's context, whose ids occur
     nowhere else, is then its whole prompt."""
@@ -165,23 +140,3 @@ def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind
     for state in policy_rows(tree, PolicyTargetConfig()):
         for each in state.candidates:
             assert state.prompt_ids + each.token_ids == whole[each.token_ids[-1]]
-
-
-@given(trees)
-def test_every_scored_token_is_trained_once(tree: Tree) -> None:
-    scored = advantages([tree], AdvantageConfig(kind="rloo"))
-    expected = sorted(token for each in edges(tree) if id(each) in scored for token in each.action.token_ids)
-    rows = [flat(row) for row in advantage_rows(tree, scored)]
-    assert sorted(token for ids, mask in rows for token, kept in zip(ids, mask, strict=True) if kept) == expected
-
-
-def test_the_random_trees_start_anew_between_trained_actions() -> None:
-    rows = [row for seed in range(100) for row in rows_of(random_restarts(random.Random(seed)))]
-    assert len(rows) > 300
-    cut = [
-        path
-        for seed in range(100)
-        for path, _ in random_restarts(random.Random(seed)).walk()
-        if any(each.child is not None and each.child.left_out for each in path[:-1])
-    ]
-    assert len(cut) > 50

@@ -64,17 +64,6 @@ def test_as_metrics_only_what_is_known_is_told() -> None:
     assert signal_figures(value_signal([lost])) == signal_figures([]) == {}
 
 
-def test_what_was_only_imagined_counts_on_neither_side() -> None:
-    tree = tree_of_four()
-    [win, _] = tree.root.edges[0].child.edges if tree.root.edges[0].child is not None else []
-    assert win.child is not None
-    win.child.origin = "imagined"
-    assert all(row.found == 0 for row in value_signal([tree]))
-    for each in tree.nodes():
-        each.origin = "imagined"
-    assert value_signal([tree]) == []
-
-
 @pytest.mark.parametrize(
     ("good", "bad", "area", "apart"),
     [

@@ -16,12 +16,10 @@ from treeagent.types import Action, State, Task, Transition
 from treeagent.views import (
     AdvantageConfig,
     PairConfig,
-    ValueTargetConfig,
     advantages,
     preference_pairs,
 )
 from treeagent.views.figures import return_spread, tree_figures
-from treeagent.views.values import state_outcome
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,6 @@ def test_a_chain_that_the_limit_cuts_off_returns_what_it_was_paid() -> None:
     figures = tree_figures([tree])
     assert figures["reward"] == won
     assert figures["reward_std"] > 0
-
-
-def test_its_end_is_a_value_target_of_zero() -> None:
-    tree = hall_tree()
-    cut = [(path, node) for path, node in tree.walk() if node.truncated]
-    assert cut
-    for path, node in cut:
-        assert state_outcome(node, path, ValueTargetConfig()) == 0.0
 
 
 def test_flat_grpo_scores_it_below_the_mean_and_a_pair_rejects_it() -> None:

@@ -1,17 +1,16 @@
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
 import pytest
-from hand_trees import TASK, chain_group, edge, edges, hand_tree, leaf_paths, node, random_tree, shuffle_siblings
+from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_siblings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.node import Node, Tree, path_logprob, path_return
+from treeagent.search.node import Tree, path_return
 from treeagent.views.imitation import ImitationConfig, imitation_rows
-from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import ValueTargetConfig, lambda_return, state_outcome, value_rows
+from treeagent.views.tokens import TokenRow
+from treeagent.views.values import ValueTargetConfig, state_outcome, value_rows
 
 Kind = Literal["mean", "best", "lambda"]
 MEAN = ValueTargetConfig(target="mean")
@@ -38,20 +37,6 @@ def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
     tree = Tree(TASK, 0, node((1,), slow, rare, other, limit))
     best = list(imitation_rows(tree, ImitationConfig(paths_per_tree=3)))
     assert [row.token_ids for row in best] == [(1, 2, 3, 4, 5), (1, 8, 9), (1, 11, 12)]
-
-
-@given(trees, st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3))
-def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, count: int) -> None:
-    rows = list(imitation_rows(tree, ImitationConfig(min_return=least, paths_per_tree=count)))
-    finished = [path for path, here in tree.walk() if path and here.terminated and path_return(path) >= least]
-    assert len(rows) == min(count, len(finished))
-    by_tokens = {tree.prompt_ids(path): (-path_return(path), -path_logprob(path), len(path)) for path in finished}
-    ranks = sorted(by_tokens.values())
-    assert [by_tokens[row.token_ids] for row in rows] == ranks[: len(rows)]
-    said = {token for each in edges(tree) for token in each.action.token_ids}
-    for row in rows:
-        assert {token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept} == said & {*row.token_ids}
-        assert row.value_targets[0] == -by_tokens[row.token_ids][0]
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.5])
@@ -183,46 +168,6 @@ def test_thoughts_are_not_discounted() -> None:
     assert state_outcome(root, [], ValueTargetConfig(target="lambda", lambda_=0.0), 0.5) == 0.25
 
 
-@pytest.mark.parametrize("target", ["best", "lambda"])
-def test_an_episode_may_be_longer_than_the_recursion_limit(target: Literal["best", "lambda"]) -> None:
-    """1500 steps, of which the last pays 1."""
-    here = node((1,), end="terminated")
-    for left in range(1500):
-        here = node((1,), edge("a", (2,), 1, 1.0, here, float(left == 0)))
-    assert state_outcome(here, [], ValueTargetConfig(target, lambda_=1.0)) == 1.0
-
-
-@given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
-def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: list[Tree], discount: float) -> None:
-    """λ = 1 averages the returns of the trajectories below, and λ = 0 uses one step. In between, a correct value
-    function leaves the target unchanged."""
-    for tree in group:
-        for path in leaf_paths(tree):
-            for place, each in enumerate(path):
-                assert each.child is not None
-                below = [
-                    path_return(other[place:], discount)
-                    for other in leaf_paths(tree)
-                    if len(other) > place and other[place] is each
-                ]
-                assert lambda_return(each, 1.0, discount) == pytest.approx(sum(below) / len(below))
-                assert lambda_return(each, 0.0, discount) == pytest.approx(each.leaf_return(discount))
-        for here in tree.nodes():
-            for each in here.edges:  # with a correct value function, nothing is left to correct
-                each.reward = 0.0 if each.child is not None and not each.child.ended else each.reward
-            here.value = 0.5
-        for each in edges(tree):
-            if each.child is not None and not any(here.terminated for here in _below(each.child)):
-                assert lambda_return(each, 0.7) == pytest.approx(0.5)
-
-
-def _below(here: Node) -> Iterator[Node]:
-    yield here
-    for each in here.edges:
-        if each.child is not None:
-            yield from _below(each.child)
-
-
 @given(trees, st.sampled_from(get_args(Kind)), randoms)
 def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
     tree: Tree, kind: Kind, shuffler: random.Random
@@ -243,20 +188,3 @@ def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
     assert len(told) == len(expected)
     assert dict(told) == pytest.approx(expected)
     assert all(row.value_targets for row in rows)
-
-
-@given(trees)
-def test_path_rows_spell_the_tree(tree: Tree) -> None:
-    for path, _ in tree.walk():
-        [row] = path_rows(tree, path, [0.5] * (len(path) + 1))
-        assert row.token_ids == tree.prompt_ids(path)
-        assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
-        assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
-        assert list(path_rows(tree, path, imitated=())) == []
-
-
-def test_the_random_trees_have_targets() -> None:
-    made = [random_tree(random.Random(seed)) for seed in range(200)]
-    for kind in ("terminated",):
-        assert sum(getattr(here, kind) for tree in made for here in tree.nodes()) > 50
-    assert sum(len(list(imitation_rows(tree, ImitationConfig()))) for tree in made) > 20
