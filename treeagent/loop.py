@@ -1,19 +1,32 @@
-"""The two main programs of treeagent: one pass of tree search and learning, and several rounds of it.
+"""The programs of treeagent: one pass of tree search and learning, several rounds of it, and each stage alone.
+
+    import treeagent
+
+    config = treeagent.load_config("quickstart", ["collect.tasks=100"])
+    treeagent.quickstart(config, "runs/shop")
+    treeagent.collect(config, "runs/more", "runs/shop/checkpoints/base")
+    policy = treeagent.update(config, "runs/more", "runs/shop/checkpoints/base", "dpo")
+    rows = treeagent.evaluate(config, "runs/more", policy)
 
 A run consists of stages. Each stage is a function of the settings, the run's seed and the files on disk, and records in
 the run's folder that it is done. A run that was killed therefore continues where it stopped, and ends with the same
-result.
+result. Every function takes the run's folder ``out``, whether a run that is there already is continued (``resume``),
+and where to show the progress, by default nowhere.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from treeagent.config import RunConfig
-from treeagent.pipeline.collect import collect
-from treeagent.pipeline.evaluate import evaluate
-from treeagent.pipeline.folder import Run
-from treeagent.pipeline.opening import Use, opened
+from treeagent import config as settings
+from treeagent.config import Method, RunConfig
+from treeagent.pipeline import collect as collecting
+from treeagent.pipeline import evaluate as evaluating
+from treeagent.pipeline import update as updating
+from treeagent.pipeline.folder import COLLECTED, Run, RunError
+from treeagent.pipeline.opening import Use, opened, require_whole_vocabulary
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.report.page import report
 from treeagent.pipeline.rounds import (
     RoundHistory,
@@ -23,8 +36,14 @@ from treeagent.pipeline.rounds import (
     search_round,
     update_round,
 )
-from treeagent.pipeline.update import fit_base, update
 from treeagent.pipeline.warm_start import warm_start
+from treeagent.store import shard_names
+
+
+def load_config(recipe: str | Path | None = None, overrides: Sequence[str] = (), seed: int | None = None) -> RunConfig:
+    """The settings of a recipe, such as "quickstart", or of a TOML file, or the defaults, changed by overrides such as
+    "collect.tasks=32"."""
+    return settings.load_config(None if recipe is None else find_recipe(str(recipe)), overrides, seed=seed)
 
 
 def quickstart(
@@ -32,26 +51,18 @@ def quickstart(
 ) -> list[Row]:
     """Imitate demonstrations, search training tasks, update once with each method, and compare all policies.
 
-    Args:
-        out: the run's folder.
-        resume: whether a run that is there already is continued.
-        progress: where to show the progress; by default nowhere.
-
-    Returns:
-        the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, and the updated policies in
-        the first mode only.
+    Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search
+    adds, and the updated policies in the first mode, which shows what learning adds.
     """
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
     with opened(config, out, uses, methods=config.update.methods, resume=resume, progress=progress) as (run, shown):
         config, modes = run.config, config.evaluate.modes
         warm = warm_start(config, run, shown)
-        collect(config, run, shown, warm)
-        base = fit_base(config, run, shown, warm)
-        updated = update(config, run, shown, base, config.update.methods)
-        # The modes of the base policy show what search adds. The updated policies, in the first mode, show what
-        # learning adds.
+        collecting.collect(config, run, shown, warm)
+        base = updating.fit_base(config, run, shown, warm)
+        updated = updating.update(config, run, shown, base, config.update.methods)
         evaluations = [*((base, mode) for mode in modes), *((policy, modes[0]) for policy in updated)]
-        rows = evaluate(config, run, shown, evaluations)
+        rows = evaluating.evaluate(config, run, shown, evaluations)
         report(run)
         return rows
 
@@ -66,25 +77,14 @@ def train(
 ) -> list[Row]:
     """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
-    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``).
-
-    Args:
-        out: the run's folder.
-        checkpoint: where to start; by default where the run was begun, or else from a warm start.
-        resume: whether a run that is there already is continued.
-        progress: where to show the progress; by default nowhere.
-
-    Returns:
-        rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others in greedy mode if
-        that is one of these modes.
+    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). Starts
+    from ``checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of ``compare``.
     """
-    given = None if checkpoint is None else Path(checkpoint)
+    given, methods = None if checkpoint is None else Path(checkpoint), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if given is None and not (resume and (Path(out) / "config.toml").is_file()):  # a resumed run records its start
         uses.insert(0, "warm_start")
-    with opened(
-        config, out, uses, methods=config.adapt.methods, checkpoint=given, resume=resume, progress=progress
-    ) as (run, shown):
+    with opened(config, out, uses, methods=methods, checkpoint=given, resume=resume, progress=progress) as (run, shown):
         config = run.config
         start = policy = begin(config, run, shown, given)
         history = RoundHistory(start)
@@ -97,14 +97,69 @@ def train(
 
 
 def compare(config: RunConfig, run: Run, progress: Progress, history: RoundHistory) -> list[Row]:
-    """Evaluate the policies of all rounds, as the end of ``train``."""
+    """Evaluate the first and the best policy of all rounds in every mode of ``evaluate.modes``, and the others in
+    greedy mode if that is one of them."""
     evaluations = [
         (policy, mode)
         for policy in dict.fromkeys((history.start, *history.policies))
         for mode in config.evaluate.modes
         if mode == "greedy" or policy in (history.start, history.best)
     ]
-    rows = evaluate(config, run, progress, evaluations)
+    rows = evaluating.evaluate(config, run, progress, evaluations)
     run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
     report(run)
     return rows
+
+
+def collect(
+    config: RunConfig,
+    out: str | Path,
+    checkpoint: str | Path,
+    *,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """Search ``collect.tasks`` training tasks with a policy, one tree each. Returns the folder of the trees."""
+    start = Path(checkpoint)
+    with opened(config, out, ["collect"], checkpoint=start, resume=resume, progress=progress) as (run, shown):
+        collecting.collect(run.config, run, shown, start)
+        return run.trees
+
+
+def update(
+    config: RunConfig,
+    out: str | Path,
+    checkpoint: str | Path,
+    method: Method,
+    *,
+    trees: str | Path | None = None,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """Update a policy by one method, from the trees of the run ``trees``, by default of ``out``. Returns the folder of
+    the new checkpoint."""
+    start, source, uses = Path(checkpoint), Path(out if trees is None else trees), list[Use](["update"])
+    if not any(name.startswith(COLLECTED) for name in shard_names(source / "trees")):
+        raise RunError(f"{source} holds no trees: make some with treeagent collect CHECKPOINT --out {source}")
+    lender = None if trees is None else Run.open(source)
+    if lender is not None:
+        require_whole_vocabulary(lender.config, [method])
+    with opened(config, out, uses, methods=[method], checkpoint=start, resume=resume, progress=progress) as (
+        run,
+        shown,
+    ):
+        return updating.update(run.config, run, shown, start, [method], lender)[0]
+
+
+def evaluate(
+    config: RunConfig,
+    out: str | Path,
+    checkpoint: str | Path,
+    *,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Play the held-out tasks in every mode of ``evaluate.modes``. Returns one row a mode, as in RUN/results.json."""
+    policy = Path(checkpoint)
+    with opened(config, out, ["evaluate"], checkpoint=policy, resume=resume, progress=progress) as (run, shown):
+        return evaluating.evaluate(run.config, run, shown, [(policy, mode) for mode in run.config.evaluate.modes])

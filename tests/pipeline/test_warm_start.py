@@ -21,7 +21,7 @@ from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Advance, QuietProgress
-from treeagent.pipeline.warm_start import _demonstration_rows, warm_start
+from treeagent.pipeline.warm_start import demonstration_rows, warm_start
 from treeagent.types import ToolCall
 from treeagent.views.values import ValueTargetConfig, value_rows
 
@@ -135,7 +135,7 @@ def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[
         EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
     )
     warm = load_checkpoint(whole[0])
-    (row,) = _demonstration_rows(config, warm, [tree]).imitation
+    (row,) = demonstration_rows(config, make_chat(warm, config), tree)
     assert row.value_targets == (0.5, 1.0, 1.0)
     searched = replace(tokenise(tree, make_chat(warm, config)), discount=0.5)
     assert [each.value_targets for each in value_rows(searched, ValueTargetConfig())] == [row.value_targets]

@@ -65,9 +65,9 @@ def collect(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
-    from treeagent.pipeline import api
+    from treeagent import loop
 
-    api.collect(settings, out, policy, resume=resume, progress=RichProgress())
+    loop.collect(settings, out, policy, resume=resume, progress=RichProgress())
 
 
 @app.command()
@@ -129,9 +129,9 @@ def update(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy, trees)
-    from treeagent.pipeline import api
+    from treeagent import loop
 
-    written = api.update(settings, out, policy, method, trees=trees, resume=resume, progress=RichProgress())
+    written = loop.update(settings, out, policy, method, trees=trees, resume=resume, progress=RichProgress())
     show_alarms(Run.open(out), Terminal(stderr=True))
     Terminal().print(f"checkpoint in {written}")
 
@@ -154,6 +154,6 @@ def evaluate(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
-    from treeagent.pipeline import api
+    from treeagent import loop
 
-    print_results(api.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())
+    print_results(loop.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())

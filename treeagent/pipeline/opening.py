@@ -20,6 +20,7 @@ from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
 from treeagent.pipeline.build import GENERATORS
+from treeagent.pipeline.demonstrate import require_demonstrator
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.imagination import require_world, with_planning_world
 from treeagent.pipeline.processes import shared_workers
@@ -66,8 +67,11 @@ def opened(
     config, said = fit_to_machine(config, checkpoint, begun)
     if said:
         shown.warn(said)
-    with Run.create(Path(out), config, resume=resume) as run, tracked(run), shared_workers(config):
-        yield run, shown
+    with Run.create(Path(out), config, resume=resume) as run:
+        if run.replaced:
+            shown.warn(f"{out} holds no work yet, so these settings of it are replaced: {', '.join(run.replaced)}")
+        with tracked(run), shared_workers(config):
+            yield run, shown
 
 
 def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], model: Path | None) -> None:
@@ -92,23 +96,27 @@ def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], 
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
     with closing(wrap(make_env(environment.name, environment.options), environment.wrappers)) as env:
         checked_tools(env.tools())
+        if "warm_start" in uses:
+            require_demonstrator(config, env)
         _require_tasks(config, env, uses)
         if config.rewards.function:
             make_reward(Place(config, env, Path("runs"), ""))
         if policy.actions != "sample":
             _require_legal_actions(config, env)
-        if "evaluate" in uses:
-            _require_unforeseen_outcomes(config, env)
+        planned = [mode for mode in config.evaluate.modes if mode != "greedy" and "evaluate" in uses]
+        # Without exact snapshots, planning would replay the random outcomes of the execution.
+        if planned and not config.evaluate.world and env.snapshot_kind != "exact" and env.stochastic:
+            raise UserError(
+                f"evaluate.modes has {planned[0]!r}, but environment {environment.name!r} is stochastic and has "
+                f"snapshot_kind {env.snapshot_kind!r}, so that planning would foresee random outcomes: give it exact "
+                "snapshots, set evaluate.modes to greedy, or plan in a world model (evaluate.world)"
+            )
 
 
 def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that the settings by which trees are sampled fit the methods that learn from the samples.
-
-    DPO and GRPO compare the policy with the log-probabilities of the samples, which must be normalised over the whole
-    vocabulary. With ``structured``, vLLM and servers normalise them over the tokens that the grammar allows.
-    """
-    policy = config.policy
-    unfit = [method for method in methods if method in COMPARING]
+    """Check that the log-probabilities of samples, with which DPO and GRPO compare the policy, are normalised over the
+    whole vocabulary. With ``structured``, vLLM and servers normalise them over the tokens that the grammar allows."""
+    policy, unfit = config.policy, [method for method in methods if method in COMPARING]
     if unfit and policy.is_structured and policy.generator != "local":
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
@@ -123,27 +131,15 @@ def _require_legal_actions(config: RunConfig, env: Env) -> None:
         with suppress(Exception), contained():
             [task] = env.tasks(split, 1)
             env.reset(seed=task.seed, options={"task": task})
-            listed = env.legal_actions()
+            if env.legal_actions() is not None:
+                return
             break
     else:
         return
-    if listed is None:
-        raise UserError(
-            f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
-            "actions: set policy.actions=sample, or an environment with legal_actions()"
-        )
-
-
-def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
-    """Check that planning cannot foresee the random outcomes of the execution. Both replay the same ones if a
-    stochastic environment has no exact snapshots."""
-    planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
-    if planned and not config.evaluate.world and env.snapshot_kind != "exact" and env.stochastic:
-        raise UserError(
-            f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} is stochastic and has "
-            f"snapshot_kind {env.snapshot_kind!r}, so that planning would replay the random outcomes of the execution: "
-            "give it exact snapshots, set evaluate.modes to greedy, or plan in a world model (evaluate.world)"
-        )
+    raise UserError(
+        f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
+        "actions: set policy.actions=sample, or an environment with legal_actions()"
+    )
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
@@ -157,8 +153,7 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
         "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
         "evaluate": ("test", "evaluate.first_task and evaluate.tasks", config.evaluate.places.stop),
     }
-    for use in uses:
-        split, key, count = required[use]
+    for split, key, count in map(required.__getitem__, uses):
         try:
             found: object = env.tasks(split, 1, count - 1)
             if isinstance(found, Sequence) and not found:
@@ -179,49 +174,46 @@ def fit_to_machine(
     ``training.precision``), and a sentence that states the choice, which is empty if a small model runs on the CPU.
 
     Workers with one thread each use the cores best, since they never wait for each other. They get more threads only if
-    memory has no room for more copies of the weights, or there are ``_MOST_WORKERS``. If an engine or a server samples,
-    a worker has one thread, and the weights keep the checkpoint's own number format.
+    memory has no room for more copies of the weights, or there are ``_MOST_WORKERS``.
 
     Args:
         checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
         begun: the settings with which a resumed run began. Its number formats are kept.
     """
-    policy = config.policy
-    name = policy.model if checkpoint is None else checkpoint
+    policy, name, said = config.policy, checkpoint or config.policy.model, ""
+    dtype, precision = policy.dtype, config.training.precision
     counted = policy.on_cpu and policy.generator == "local" and name is not None
     weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
-    if weights < LARGE:
-        one = not policy.on_cpu or "vllm" in (policy.generator, config.world.generator)
-        workers = 1 if one else _most_workers(0, policy.cache_bytes, 1)
-        chosen, said = (config, "") if policy.on_cpu else _with_precision(config, begun)
-        return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
-    dtype, training = policy.dtype, config.training
-    # Only AMX multiplies bfloat16 matrices in hardware; AVX512-BF16 alone is slower than float32.
-    fast = torch.cpu.get_capabilities().get("amx_bf16") is True
-    if dtype == "auto":
-        dtype = begun.policy.dtype if begun else "bfloat16" if fast else "auto"
-    if training.precision == "auto":
-        training = replace(training, precision=begun.training.precision if begun else "bfloat16" if fast else "auto")
-    size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
-    workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
-    threads = config.threads or max(min(_cores() // workers, torch.get_num_threads(), _MOST_THREADS), 1)
+    large = weights >= LARGE
+    if large:
+        # Only AMX multiplies bfloat16 matrices in hardware; AVX512-BF16 alone is slower than float32.
+        fast = torch.cpu.get_capabilities().get("amx_bf16") is True
+        if dtype == "auto":
+            dtype = begun.policy.dtype if begun else "bfloat16" if fast else "auto"
+        if precision == "auto":
+            precision = begun.training.precision if begun else "bfloat16" if fast else "auto"
+    elif not policy.on_cpu and precision == "auto" and torch.cuda.is_available():
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
+        said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
+    size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize if large else 0
+    workers, threads, cores = config.workers, config.threads, len(os.sched_getaffinity(0))
+    if not workers:
+        room: int = psutil.virtual_memory().total // (size + policy.cache_bytes + _WORKER_BYTES)
+        workers = max(min(cores // (threads or 1), room, _MOST_WORKERS), 1)
+        if not policy.on_cpu or "vllm" in (policy.generator, config.world.generator):
+            workers = 1
+    threads = threads or (max(min(cores // workers, torch.get_num_threads(), _MOST_THREADS), 1) if large else 1)
+    training = replace(config.training, precision=precision)
     chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype), training=training)
-    form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
-    return chosen, (
-        f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and train in "
-        f"{chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, training.precision, workers "
-        "and threads change this)"
-    )
-
-
-def _with_precision(config: RunConfig, begun: RunConfig | None) -> tuple[RunConfig, str]:
-    """The settings with the number format in which this machine's GPU trains, and a sentence that states it."""
-    if config.training.precision != "auto" or not torch.cuda.is_available():
-        return config, ""
-    supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
-    said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
-    return replace(config, training=replace(config.training, precision=precision)), said
+    if large:
+        form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
+        said = (
+            f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and "
+            f"train in {chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, training.precision, "
+            "workers and threads change this)"
+        )
+    return chosen, said
 
 
 def training_threads(config: RunConfig, checkpoint: Path) -> int:
@@ -231,14 +223,3 @@ def training_threads(config: RunConfig, checkpoint: Path) -> int:
     if config.workers < 2 or not config.policy.on_cpu or count_weights(checkpoint)[0] < LARGE:
         return threads
     return min(config.workers * threads, max(threads, _MOST_THREADS))
-
-
-def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
-    """The number of workers for which there are cores and memory, at least 1."""
-    room: int = psutil.virtual_memory().total // (weight_bytes + cache_bytes + _WORKER_BYTES)
-    return max(min(_cores() // threads, room, _MOST_WORKERS), 1)
-
-
-def _cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -25,6 +25,9 @@ from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import return_spread, tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
 
+_COUNTED = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
+"""What the searches up to a round have cost, as it is logged."""
+
 
 @dataclass(slots=True)
 class RoundHistory:
@@ -49,10 +52,14 @@ class RoundHistory:
         return max(scores, key=lambda policy: (scores[policy], policy == self.policies[-1]))
 
 
+def _round_name(number: int) -> str:
+    """The name of a round's trees, and of the stage that searches them. The first world model learns from round 0."""
+    return f"{COLLECTED}-{number}"
+
+
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """Check the settings of all rounds and make the first policy. If the first round grows trees in a world model, also
-    search the tasks that the first world model learns from. Raises as ``loop.train``."""
-    settings = config.adapt
+    """Make or find the first policy. If the first round grows trees in a world model, also search the tasks that the
+    first world model learns from."""
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
@@ -61,113 +68,35 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
                 "another --out"
             )
         run.record_checkpoint("start", checkpoint)
-    start = _link_with_own_name(checkpoint, run) if checkpoint else warm_start(config, run, progress)
-    if settings.imagined_in(1):
-        search_tasks(config, run, progress, start, _round_name(0), range(settings.seed_tasks))
+        start = _link_with_own_name(checkpoint, run)
+    else:
+        start = warm_start(config, run, progress)
+    if config.adapt.imagined_in(1):
+        search_tasks(config, run, progress, start, _round_name(0), range(config.adapt.seed_tasks))
     return start
 
 
 def _link_with_own_name(start: Path, run: Run) -> Path:
-    """The checkpoint to start from. If a round of another run made it, this is a symbolic link to it with another name:
-    a round of ``run`` may make a checkpoint of the same name, and evaluations and tables tell policies apart by these
-    names."""
+    """The checkpoint to start from. If a round of another run made it, this is a link to it with another name, because
+    evaluations and tables tell policies apart by their names."""
     if not re.fullmatch(r"round-\d+-\w+", start.name):
         return start
     link = run.checkpoints / f"{LINKED}{start.name}"
     if not link.is_symlink():
-        link.parent.mkdir(exist_ok=True)
         link.symlink_to(start.resolve(), target_is_directory=True)
     return link
-
-
-def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
-    """The names of the stored trees that a round learns from, newest first: those of the round itself and of the
-    ``adapt.replay`` rounds before it."""
-    rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
-    names = (name for each in rounds for name in (_round_name(each), imagined_trees(each)))
-    return [name for name in names if run.is_done(name)]
-
-
-def finish_round(
-    config: RunConfig,
-    run: Run,
-    progress: Progress,
-    updated: Path,
-    number: int,
-    audit: Mapping[str, float],
-    history: RoundHistory,
-) -> None:
-    """Log the figures of a round, add them to ``history``, and raise the alarms that follow from the rounds so far."""
-    figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
-    learnt = run.stages().get(updated.name, {})
-    best_validation = learnt.get("update", {}).get("best_validation")
-    if best_validation is not None and updated not in history.policies:
-        figures["validation"] = best_validation
-    history.figures.append(figures)
-    if updated not in history.policies and "explained_variance" in learnt.get("value", {}):
-        history.explained.append(learnt["value"]["explained_variance"])
-    history.policies.append(updated)
-    imagined = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
-    others = {f"imagined/{name}": figure for name, figure in imagined.items()}
-    if (cr := claims_kept(run, number)) is not None:
-        others["cr"] = cr
-    collected = run.stages().get(_round_name(number), {})
-    signal = signal_figures(ValueSignal(**row) for row in collected.get("value_signal", ()))
-    run.log("adapt", {"step": number, **figures, **signal, **_spent(run, number), **audit, **others})
-    updates: dict[str, list[dict[str, float]]] = {f"round-{number}-{method}": [] for method in config.adapt.methods}
-    for row in run.metrics():
-        if row["stage"] in updates:
-            updates[row["stage"]].append(row)
-    sentences = [*alarms(history.figures), *chain.from_iterable(map(training_alarms, updates.values()))]
-    if len(history.explained) > 1:  # a head fitted to few trees may explain nothing for one round, but not for two
-        sentences += value_alarms(history.explained[-2:])
-    if audit:
-        sentences += imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"])
-    raised = [f"round {number}: {sentence}" for sentence in sentences]
-    for sentence in raised:
-        progress.warn(sentence)
-    run.finish(f"alarms-{number}", {"alarms": raised})
-
-
-def choose_tasks(spreads: Mapping[int, float], count: int, share: float) -> tuple[list[int], list[int]]:
-    """Choose the tasks of the next round. Returns their indices in the training split: (new, again). The tasks in
-    ``again`` are searched once more.
-
-    The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
-    the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
-
-    Args:
-        spreads: the standard deviation of the returns in the last tree of each task.
-    """
-    varying = [place for place in sorted(spreads, key=lambda each: -spreads[each]) if spreads[place]]
-    again = sorted(varying[: _part(share, count)])
-    first = 1 + max(spreads, default=-1)
-    return list(range(first, first + count - len(again))), again
-
-
-def _part(share: float, count: int) -> int:
-    """``share`` of ``count``, rounded down; first to six decimals, because 0.29 * 100 < 29 in floating point."""
-    return math.floor(round(share * count, 6))
-
-
-def _round_name(number: int) -> str:
-    """The name of a round's trees, and of the stage that searches them. The first world model learns from round 0."""
-    return f"{COLLECTED}-{number}"
 
 
 def audit_before_round(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
     """Refit and audit the world model on the real steps so far. Returns the share of trees to grow in it (``imagined``)
     and the figures of the audit; empty if the settings ask for no imagined trees in this round."""
-    requested = config.adapt.imagined_in(number)
+    requested, stage = config.adapt.imagined_in(number), f"audit-{number}"
     if not requested:
         return {}
-    stage = f"audit-{number}"
     if not run.is_done(stage):
-        last = next(
-            (out for each in range(number - 1, 0, -1) if run.is_done((out := _world_folder(run, each)).name)), None
-        )
-        world = fit(config, run, progress, _world_folder(run, number), last)
-        audit = audit_world(config, run, world)
+        earlier = (_world_folder(run, each) for each in range(number - 1, 0, -1))
+        last = next((out for out in earlier if run.is_done(out.name)), None)
+        audit = audit_world(config, run, fit(config, run, progress, _world_folder(run, number), last))
         figures = {name: getattr(audit, name) for name in ("lambda_cap", "optimism", "wrong_episodes", "wrong_unseen")}
         errors = {name: getattr(audit.overall, name) for name in ("reward_error", "transition_error")}
         run.finish(stage, {"imagined": min(requested, audit.lambda_cap), **figures, **errors})
@@ -190,6 +119,26 @@ def search_round(
     search_tasks(config, run, progress, checkpoint, _round_name(number), real)
     dreamt, world = [place for place in places if place in imagined], _world_folder(run, number)
     search_tasks(config, run, progress, checkpoint, imagined_trees(number), dreamt, world)
+
+
+def choose_tasks(spreads: Mapping[int, float], count: int, share: float) -> tuple[list[int], list[int]]:
+    """Choose the tasks of the next round, by their indices in the training split: (new, again).
+
+    The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
+    the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
+
+    Args:
+        spreads: the standard deviation of the returns in the last tree of each task.
+    """
+    varying = [place for place in sorted(spreads, key=lambda each: -spreads[each]) if spreads[place]]
+    again = sorted(varying[: _part(share, count)])
+    first = 1 + max(spreads, default=-1)
+    return list(range(first, first + count - len(again))), again
+
+
+def _part(share: float, count: int) -> int:
+    """``share`` of ``count``, rounded down; first to six decimals, because 0.29 * 100 < 29 in floating point."""
+    return math.floor(round(share * count, 6))
 
 
 def _spreads(run: Run, number: int) -> dict[int, float]:
@@ -217,9 +166,51 @@ def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Pa
     return checkpoint
 
 
-def _spent(run: Run, number: int) -> dict[str, float]:
-    """What search has cost up to this round, including the trees for the first world model."""
-    names = [name for each in range(number + 1) for name in (_round_name(each), imagined_trees(each))]
-    facts = [stage_facts for name, stage_facts in run.stages().items() if name in names]
-    counted = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
-    return {name: sum(each[name] for each in facts) for name in counted}
+def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
+    """The names of the stored trees that a round learns from, newest first: those of the round itself and of the
+    ``adapt.replay`` rounds before it."""
+    rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
+    names = (name for each in rounds for name in (_round_name(each), imagined_trees(each)))
+    return [name for name in names if run.is_done(name)]
+
+
+def finish_round(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    updated: Path,
+    number: int,
+    audit: Mapping[str, float],
+    history: RoundHistory,
+) -> None:
+    """Log the figures of a round, add them to ``history``, and raise the alarms that follow from the rounds so far."""
+    stages, figures = run.stages(), tree_figures(read_trees(run.trees, [_round_name(number)]))
+    if updated not in history.policies:
+        learnt = stages.get(updated.name, {})
+        if (best := learnt.get("update", {}).get("best_validation")) is not None:
+            figures["validation"] = best
+        if "explained_variance" in learnt.get("value", {}):
+            history.explained.append(learnt["value"]["explained_variance"])
+    history.figures.append(figures)
+    history.policies.append(updated)
+    imagined = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
+    others = {f"imagined/{name}": figure for name, figure in imagined.items()}
+    if (cr := claims_kept(run, number)) is not None:
+        others["cr"] = cr
+    signal = signal_figures(ValueSignal(**row) for row in stages.get(_round_name(number), {}).get("value_signal", ()))
+    searched = [name for each in range(number + 1) for name in (_round_name(each), imagined_trees(each))]
+    spent = {key: sum(stages[name][key] for name in searched if name in stages) for key in _COUNTED}
+    run.log("adapt", {"step": number, **figures, **signal, **spent, **audit, **others})
+    updates: dict[str, list[dict[str, float]]] = {f"round-{number}-{method}": [] for method in config.adapt.methods}
+    for row in run.metrics():
+        if row["stage"] in updates:
+            updates[row["stage"]].append(row)
+    sentences = [*alarms(history.figures), *chain.from_iterable(map(training_alarms, updates.values()))]
+    if len(history.explained) > 1:  # a head fitted to few trees may explain nothing for one round, but not for two
+        sentences += value_alarms(history.explained[-2:])
+    if audit:
+        sentences += imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"])
+    raised = [f"round {number}: {sentence}" for sentence in sentences]
+    for sentence in raised:
+        progress.warn(sentence)
+    run.finish(f"alarms-{number}", {"alarms": raised})

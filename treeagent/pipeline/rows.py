@@ -43,33 +43,17 @@ class TrainJob:
 def policy_training_rows(job: TrainJob, checkpoint: Checkpoint) -> Iterator[Any]:
     """Yield the rows of the job's method. Trees are read as the rows are asked for."""
     settings, chat = job.config.update, make_chat(checkpoint, job.config)
-
-    def checked(tree: Tree) -> Tree:
-        refuse_foreign(tree, chat, job)
-        return tree
-
     if job.method in ("rft", "distil"):
-        for tree in map(checked, read_trees(job.trees, job.names)):
-            yield from (
-                imitation_rows(tree, settings.imitation) if job.method == "rft" else policy_rows(tree, settings.targets)
-            )
+        for tree in read_trees(job.trees, job.names):
+            refuse_foreign(tree, chat, job)
+            rft = job.method == "rft"
+            yield from imitation_rows(tree, settings.imitation) if rft else policy_rows(tree, settings.targets)
         return
-    for group in trees_by_task(job.trees, job.names):
-        trees = [checked(tree) for tree in group]
-        yield from (
-            preference_pairs(trees, settings.pairs) if job.method == "dpo" else scored_rows(trees, settings.advantages)
-        )
-
-
-def value_training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> list[TokenRow]:
-    """The rows that the value head of a job's policy learns from, clipped to its range ``returns``."""
-    chat = make_chat(checkpoint, job.config)
-
-    def read_to_the_end(tree: Tree) -> Tree:
-        read_ends(tree, chat)
-        return tree
-
-    return sample_value_rows(map(read_to_the_end, read_trees(job.trees, job.names)), job.config, returns)
+    for trees in trees_by_task(job.trees, job.names):
+        for tree in trees:
+            refuse_foreign(tree, chat, job)
+        dpo = job.method == "dpo"
+        yield from preference_pairs(trees, settings.pairs) if dpo else scored_rows(trees, settings.advantages)
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
@@ -82,6 +66,13 @@ def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
         )
 
 
+def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
+    """The rows of all trees of a task. Advantages are computed over these trees together."""
+    scored = advantages(trees, config)
+    for tree in trees:
+        yield from advantage_rows(tree, scored)
+
+
 def read_ends(tree: Tree, chat: ChatFormat) -> None:
     """Add the token ids of final states that lack them. A search without a value head does not tokenise final states,
     but fitting a head needs their ids."""
@@ -91,9 +82,25 @@ def read_ends(tree: Tree, chat: ChatFormat) -> None:
             node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
 
 
-def sample_value_rows(trees: Iterable[Tree], config: RunConfig, returns: tuple[float, float]) -> list[TokenRow]:
-    """At most ``update.value_rows`` of the ``clipped_value_rows`` of trees, drawn uniformly by the run's seed."""
-    return sample_rows([row for tree in trees for row in clipped_value_rows(tree, config, returns)], config)
+def sample_value_rows(
+    trees: Iterable[Tree], config: RunConfig, returns: tuple[float, float], chat: ChatFormat | None = None
+) -> list[TokenRow]:
+    """At most ``update.value_rows`` rows of trees with value targets, clipped to the range ``returns`` of the value
+    head, because r + V may leave it. Outcomes of finished paths are not clipped, so that ``fit_value`` raises if they
+    leave the range, unless a ``rewards.function`` is newer than the head.
+
+    Args:
+        chat: reads ends that the search did not read (``read_ends``); None leaves them out.
+    """
+    rows = list[TokenRow]()
+    for tree in trees:
+        if chat is not None:
+            read_ends(tree, chat)
+        path_returns = [] if config.rewards.function else [path_return(path) for path in finished_paths(tree)]
+        low, high = min([returns[0], *path_returns]), max([returns[1], *path_returns])
+        for row in value_rows(tree, config.update.values):
+            rows.append(replace(row, value_targets=tuple(min(max(each, low), high) for each in row.value_targets)))
+    return sample_rows(rows, config)
 
 
 def sample_rows(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
@@ -101,24 +108,3 @@ def sample_rows(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
     indices = list(range(len(rows)))
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(indices)
     return [rows[index] for index in indices[: config.update.value_rows]]
-
-
-def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, float]) -> Iterator[TokenRow]:
-    """The rows of a tree with value targets, clipped to the range ``returns`` of the value head.
-
-    With rewards along the way, r + V may leave the range, because V is an estimate: such targets are clipped. Outcomes
-    of finished paths are not clipped, so that ``fit_value`` raises if they leave the range. With ``rewards.function``
-    they are clipped, too, because the head may be older than the function.
-    """
-    path_returns = [] if config.rewards.function else [path_return(path) for path in finished_paths(tree)]
-    low, high = min([returns[0], *path_returns]), max([returns[1], *path_returns])
-    for row in value_rows(tree, config.update.values):
-        clipped = tuple(min(max(target, low), high) for target in row.value_targets)
-        yield replace(row, value_targets=clipped)
-
-
-def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
-    """The rows of all trees of a task. Advantages are computed over these trees together."""
-    scored = advantages(trees, config)
-    for tree in trees:
-        yield from advantage_rows(tree, scored)

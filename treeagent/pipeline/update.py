@@ -2,18 +2,26 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import COMPARING, Method, RunConfig
+from treeagent.config import COMPARING, Method, RunConfig, Training
 from treeagent.generators.turn import make_grammar
-from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.common import TrainResult
+from treeagent.learners.config import (
+    DistilConfig,
+    DPOConfig,
+    GRPOConfig,
+    OptimiserConfig,
+    SFTConfig,
+    ValueConfig,
+)
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
@@ -26,6 +34,7 @@ from treeagent.pipeline.build import (
     environment,
     in_steps,
     instances,
+    make_chat,
     make_policy,
     value_head,
     with_split_steps,
@@ -36,17 +45,9 @@ from treeagent.pipeline.opening import training_threads
 from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows, value_training_rows
+from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import NothingToLearn, UserError, derive_seed
-
-T = TypeVar("T")
-
-
-class Lead(Protocol):
-    """Does work that only one of the processes that train together may do."""
-
-    def __call__(self, model: PreTrainedModel | PeftModel, work: Callable[[], T]) -> T: ...
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -136,50 +137,45 @@ def in_workers(jobs: Sequence[TrainJob], config: RunConfig, on_event: Emit) -> T
 
 train_all: Callable[[Sequence[TrainJob], RunConfig, Emit], Trained] = in_workers
 """Runs the updates of a stage; ``treeagent.contrib.scale`` puts its own here."""
-
-
-def alone(model: PreTrainedModel | PeftModel, work: Callable[[], T]) -> T:
-    """Do the work of the leading process where there is no other."""
-    return work()
+Lead = Callable[[PreTrainedModel | PeftModel, Callable[[], Any]], Any]
+"""Does the work of the leading one of the processes that train together, and returns its result in all."""
+_TRAINERS: Mapping[Method, tuple[Callable[..., TrainResult], type[OptimiserConfig]]] = {
+    "rft": (train_sft, SFTConfig),
+    "distil": (train_distil, DistilConfig),
+    "dpo": (train_dpo, DPOConfig),
+    "grpo": (train_grpo, GRPOConfig),
+}
 
 
 def train_policy(
-    job: TrainJob, emit: Emit, lead: Lead = alone, save: Callable[[Checkpoint, Path], Path] = save_checkpoint
+    job: TrainJob,
+    emit: Emit,
+    lead: Lead = lambda model, work: work(),
+    save: Callable[[Checkpoint, Path], Path] = save_checkpoint,
 ) -> dict[str, Any]:
     """Update the policy, refit the value head to the changed hidden states, and save both. Returns the facts that the
-    stage records. If outcomes of fewer than two tasks are known, as in transcripts without rewards, the head stays.
-
-    ``lead`` does the work of the leading one of the processes that train together, and returns its result in all.
-    """
+    stage records. If outcomes of fewer than two tasks are known, as in transcripts without rewards, the head stays."""
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
-    head = value_head(loaded, config)
-    adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
-    checkpoint = replace(loaded, model=adapted)
-    rows = list(policy_training_rows(job, checkpoint))
-    known = value_training_rows(job, checkpoint, head.reward_range)
+    head, tokenizer = value_head(loaded, config), loaded.tokenizer
+    model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
+    checkpoint = replace(loaded, model=model)
+    rows, trees = list(policy_training_rows(job, checkpoint)), read_trees(job.trees, job.names)
+    known = sample_value_rows(trees, config, head.reward_range, make_chat(checkpoint, config))
     values = known if len({row.task_id for row in known}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
     success = greedy_success(checkpoint, config)
-    hooks = training_hooks(emit, job.out.name, job.scratch, lambda: lead(checkpoint.model, success))
-    model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
-    trained = None if isinstance(model, PeftModel) else model.num_parameters()
-    match job.method:
-        case "rft":
-            result = train_sft(
-                model, tokenizer, rows, config.learner(SFTConfig, settings.rft.at_rate(trained)), **hooks
-            )
-        case "distil":
-            distil = config.learner(DistilConfig, settings.distil.at_rate(trained))
-            result = train_distil(model, tokenizer, rows, distil, temperature=temperature, **hooks)
-        case "dpo":
-            dpo = config.learner(DPOConfig, settings.dpo.at_rate(trained))
-            result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
-        case "grpo":
-            grpo = config.learner(GRPOConfig, settings.grpo.at_rate(trained))
-            result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
-    fitted = lead(model, lambda: fit_value(model, head, values, fitting)) if values else None
+    hooks: dict[str, Any] = {**training_hooks(emit, job.out.name, job.scratch, lambda: lead(model, success))}
+    if job.method != "rft":
+        hooks["temperature"] = config.policy.temperature
+    train, kind = _TRAINERS[job.method]
+    training: Training = getattr(settings, job.method)
+    learner = config.learner(kind, training.at_rate(None if isinstance(model, PeftModel) else model.num_parameters()))
+    result = train(model, tokenizer, rows, learner, **hooks)
+    facts: dict[str, Any] = {"update": asdict(result)}
+    if values:
+        facts["value"] = asdict(lead(model, lambda: fit_value(model, head, values, fitting)))
     save(Checkpoint(model, tokenizer, head if values else loaded.head), job.out)
     alarms: list[str] = []
     if known and not values:
@@ -194,26 +190,22 @@ def train_policy(
             "from more trees, validate on more tasks (update.validation_tasks), or change "
             f"update.{job.method}.learning_rate"
         )
-    value = {"value": asdict(fitted)} if fitted is not None else {}
-    return {"update": asdict(result), **value, "alarms": alarms}
+    return facts | {"alarms": alarms}
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
     """A function that plays the validation tasks greedily by the model's current weights: the share solved."""
-    env = environment(config)
+    env, seconds = environment(config), config.search.step_seconds
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
     dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
         player = in_steps(make_policy(checkpoint, config).greedy(), config)  # a new one, since the weights have changed
-        outcomes = [
-            outcome
-            for group in playable_together(env, config.environment.parallel, tasks)
-            for outcome in asyncio.run(
-                execute(player, dynamics, group, [0] * len(group), [()] * len(group), config.search.step_seconds)
-            )[0]
-        ]
-        return sum(outcome.success for outcome in outcomes) / len(outcomes)
+        solved = 0
+        for group in playable_together(env, config.environment.parallel, tasks):
+            played = execute(player, dynamics, group, [0] * len(group), [()] * len(group), seconds)
+            solved += sum(outcome.success for outcome in asyncio.run(played)[0])
+        return solved / len(tasks)
 
     return measure

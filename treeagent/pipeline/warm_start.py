@@ -1,14 +1,15 @@
 """Warm start: train a first policy by imitation of noisy demonstrations."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import save_checkpoint
 from treeagent.config import RunConfig
 from treeagent.generators.attention import context_length
+from treeagent.generators.chat import ChatFormat
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
@@ -38,7 +39,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):
         return out
-    settings = config.warm_start
+    settings, collected = config.warm_start, list[TokenRow]()
+    outcomes, cut_off, steps = list[float | None](), 0, 0
     with progress.track("demonstrations", settings.episodes) as advance:
         trees = _advancing(demonstrations(config), advance)
         first = list(islice(trees, TOKENIZER_EPISODES))
@@ -48,12 +50,17 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=value_head(checkpoint, config, "hidden"))
-        collected = _demonstration_rows(config, checkpoint, chain(first, trees))
+        chat = make_chat(checkpoint, config)
+        for tree in chain(first, trees):  # one at a time: rows are small, states are not
+            collected += demonstration_rows(config, chat, tree)
+            outcomes.append(_outcome(tree))
+            cut_off += _is_cut_off(tree)
+            steps += tree.budget.environment_steps
     most = min(settings.max_tokens, context_length(checkpoint.model))
-    rows = [row for row in collected.imitation if len(row.token_ids) <= most]
+    rows = [row for row in collected if len(row.token_ids) <= most]
     if not rows:
         raise RunError(
-            f"the demonstrations leave none of {len(collected.imitation)} rows within warm_start.max_tokens "
+            f"the demonstrations leave none of {len(collected)} rows within warm_start.max_tokens "
             f"({settings.max_tokens}) and the model's context: raise these"
         )
     sft = config.learner(SFTConfig, settings.training)
@@ -65,36 +72,36 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         head = value_head(checkpoint, config)
         fit_value(model, head, sample_rows(rows, config), ValueConfig(seed=config.seed))
     save_checkpoint(replace(checkpoint, head=head), out)
-    distinct = len({(row.token_ids, row.value_targets) for row in rows})
-    drawn = result.steps * sft.batch_size * sft.accumulation
-    successes, successes_kept = (
-        sum(reaches(max(row.value_targets, default=0.0), 1.0) for row in kind) for kind in (collected.imitation, rows)
-    )
-    warnings = cut_off_alarms(collected.cut_off, len(collected.outcomes), config.environment.max_steps)
-    warnings += row_alarms(
-        taken=len(collected.imitation),
+    warnings = cut_off_alarms(cut_off, len(outcomes), config.environment.max_steps) + row_alarms(
+        taken=len(collected),
         kept=len(rows),
-        distinct=distinct,
-        drawn=drawn,
-        successes=successes,
-        successes_kept=successes_kept,
+        distinct=len({(row.token_ids, row.value_targets) for row in rows}),
+        drawn=result.steps * sft.batch_size * sft.accumulation,
+        successes=sum(map(_succeeds, collected)),
+        successes_kept=sum(map(_succeeds, rows)),
     )
     for sentence in warnings:
         progress.warn(sentence)
-    ended = [outcome for outcome in collected.outcomes if outcome is not None]
+    ended = [outcome for outcome in outcomes if outcome is not None]
     facts = {
-        "demonstrations": len(collected.outcomes),
-        "demonstrations_failed": len(collected.outcomes) - len(ended),
+        "demonstrations": len(outcomes),
+        "demonstrations_failed": len(outcomes) - len(ended),
         "demonstration_success": sum(reaches(outcome, 1.0) for outcome in ended) / max(len(ended), 1),
-        "environment_steps": collected.environment_steps,
+        "environment_steps": steps,
         "rows": len(rows),
-        "left_out": len(collected.imitation) - len(rows),
+        "left_out": len(collected) - len(rows),
         "update": asdict(result),
         "alarms": warnings,
     }
     run.finish("warm_start", facts)
     shutil.rmtree(scratch, ignore_errors=True)
     return out
+
+
+def _advancing(trees: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
+    for tree in trees:
+        advance(1)
+        yield tree
 
 
 def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
@@ -122,47 +129,25 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
 def _outcome(demonstration: Tree) -> float | None:
     """The return of a demonstration, in reward units; ``None`` if it took no step or failed before its end."""
     path = demonstration_path(demonstration)
-    # The tree's error does not decide this, because an alternative may have caused it.
-    if path and (last := path[-1].child) is not None and last.ended and not last.unknown:
-        return path_return(path)
-    return None
+    last = path[-1].child if path else None
+    return path_return(path) if last is not None and last.ended and not last.unknown else None
 
 
-@dataclass(slots=True)
-class _DemonstrationRows:
-    """The training rows made of demonstrations, and figures about them."""
-
-    imitation: list[TokenRow] = field(default_factory=list[TokenRow])
-    """The demonstrated paths, with value targets as of trees: the reward on the way to a state plus the discounted
-    return from there."""
-    outcomes: list[float | None] = field(default_factory=list[float | None])
-    """The return of each demonstration; None if it took no step, or if the environment failed."""
-    cut_off: int = 0
-    """Demonstrations that a limit of steps ended."""
-    environment_steps: int = 0
+def _is_cut_off(demonstration: Tree) -> bool:
+    """Whether a limit of steps ended a demonstration."""
+    path = demonstration_path(demonstration)
+    last = path[-1].child if path else None
+    return last is not None and last.truncated and not last.unknown
 
 
-def _demonstration_rows(
-    config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]
-) -> _DemonstrationRows:
-    """Turn demonstrations into rows. They are read one at a time, because their rows are small and their states are
-    not."""
-    chat, result = make_chat(checkpoint, config), _DemonstrationRows()
-    for demonstration in demonstrations:
-        tree = tokenise(demonstration, chat)
-        path = demonstration_path(tree)
-        outcome = _outcome(demonstration) if path else None
-        result.outcomes.append(outcome)
-        result.environment_steps += tree.budget.environment_steps
-        played = demonstration_path(demonstration)  # longer than ``path`` if it does not fit what the policy can read
-        last = played[-1].child if played else None
-        result.cut_off += last is not None and last.truncated and not last.unknown
-        values = () if outcome is None else path_targets(played, config.search.discount)
-        result.imitation += path_rows(tree, path, values)
-    return result
+def _succeeds(row: TokenRow) -> bool:
+    return reaches(max(row.value_targets, default=0.0), 1.0)
 
 
-def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
-    for item in items:
-        advance(1)
-        yield item
+def demonstration_rows(config: RunConfig, chat: ChatFormat, demonstration: Tree) -> Iterator[TokenRow]:
+    """The rows of a demonstrated path, with value targets as of trees: the reward on the way to a state plus the
+    discounted return from there."""
+    tree = tokenise(demonstration, chat)
+    path, played = demonstration_path(tree), demonstration_path(demonstration)  # shorter if its context is full
+    known = path and _outcome(demonstration) is not None
+    yield from path_rows(tree, path, path_targets(played, config.search.discount) if known else ())

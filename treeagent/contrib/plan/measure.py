@@ -12,7 +12,7 @@ from rich.table import Table
 
 from treeagent.cli.options import Overrides, find_checkpoint
 from treeagent.config import Method, RunConfig
-from treeagent.pipeline.api import load_config
+from treeagent.loop import load_config
 from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run

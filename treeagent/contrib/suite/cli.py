@@ -42,9 +42,9 @@ def suite(
 
     Example: treeagent suite runs/shop/checkpoints/dpo --out runs/robust evaluate.tasks=100
     """
+    from treeagent import loop
     from treeagent.contrib.guards.disturbed import OF_TOOLS, Disturbance
     from treeagent.contrib.suite.report import print_suite, rows_of
-    from treeagent.pipeline import api
     from treeagent.pipeline.build import environment
     from treeagent.pipeline.folder import Run
     from treeagent.types import UserError
@@ -54,7 +54,7 @@ def suite(
         raise UserError(f"--only is {unknown[0]!r}: use one of {', '.join(known)}")
     path, rows = find_checkpoint(checkpoint), []
     plain = chosen_settings(config, overrides, seed, resume, trust, out / "plain", path)
-    api.evaluate(plain, out / "plain", path, resume=resume, progress=RichProgress())
+    loop.evaluate(plain, out / "plain", path, resume=resume, progress=RichProgress())
     rows += rows_of(Run.open(out / "plain"), "plain")
     tools = environment(plain).tools()
     for kind in only or known:
@@ -64,6 +64,6 @@ def suite(
         wrappers = (*plain.environment.wrappers, added)
         harder = replace(plain, environment=replace(plain.environment, wrappers=wrappers))
         folder = out / kind.replace(" ", "-")
-        api.evaluate(harder, folder, path, resume=resume, progress=RichProgress())
+        loop.evaluate(harder, folder, path, resume=resume, progress=RichProgress())
         rows += rows_of(Run.open(folder), kind)
     print_suite(rows, Terminal())
