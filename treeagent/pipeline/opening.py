@@ -210,8 +210,8 @@ def fit_to_machine(
         form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
         said = (
             f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and "
-            f"train in {chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, training.precision, "
-            "workers and threads change this)"
+            f"train in {chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, "
+            "training.precision, workers and threads change this)"
         )
     return chosen, said
 
