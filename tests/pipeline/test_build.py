@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from toy_doors import Doors
 from treeagent.config import EnvironmentConfig, RunConfig
 from treeagent.envs import EnvPool
 from treeagent.envs.example import Example
-from treeagent.pipeline import processes
 from treeagent.pipeline.build import instances, tasks_at
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.processes import run_jobs
@@ -68,14 +66,3 @@ def test_a_worker_closes_its_environments_when_it_ends(tmp_path: Path, parallel:
     config = RunConfig(workers=2, environment=settings)
     list(run_jobs(build, [config, config], config))
     assert set(Counter(file.read_text().split()).values()) == {environments}
-
-
-def test_an_environment_that_hangs_while_it_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_CLOSE_SECONDS", 0.5)
-    config = RunConfig(workers=2, environment=EnvironmentConfig(name=f"{__name__}:Hanging"))
-    list(run_jobs(build, [config, config], config))
-
-
-class Hanging(Doors):
-    def close(self) -> None:
-        time.sleep(600)

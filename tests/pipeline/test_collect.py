@@ -149,8 +149,7 @@ def test_trees_of_another_temperature_are_refused_where_probabilities_are_compar
         update(warm.config, warm, RichProgress(), tmp_path / "base", ["rft", "grpo"], cool)
 
 
-@pytest.mark.parametrize("mode", ["mcts", "beam", "lookahead"])
-def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_path: Path) -> None:
+def test_rollouts_judge_training_alone_where_there_is_no_head(tmp_path: Path) -> None:
     """In evaluation rollouts would need the withheld rewards, so the likeliest end is chosen."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     config = load_config(
@@ -164,7 +163,7 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
     )
     collecting = SearchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.estimates > 0
-    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, mode)
+    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, "mcts")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
 

@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from toy_doors import Doors
 from transformers import LlamaConfig
 
 from treeagent.config import RunConfig, load_config
-from treeagent.pipeline.opening import fit_to_machine, training_threads
+from treeagent.loop import quickstart
+from treeagent.pipeline.folder import RunError
+from treeagent.pipeline.opening import fit_to_machine, opened, training_threads
 from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.progress import QuietProgress
 
 
 @pytest.fixture
@@ -53,12 +57,10 @@ def test_updates_compute_in_bfloat16_where_the_gpu_does(supported: bool, monkeyp
 @pytest.mark.parametrize(
     ("machine", "settings", "chosen"),
     [
-        ((2, 24, ["avx512_bf16"]), [], (2, 1, "auto")),
         ((2, 24, ["amx_bf16"]), [], (2, 1, "bfloat16")),
         ((64, 256, []), [], (8, 8, "auto")),
         ((64, 5, []), [], (1, 16, "auto")),  # 0.14 GiB of weights, 1 of cache and 1.5 of its own: two do not fit
         ((8, 24, []), ["workers=2"], (2, 4, "auto")),
-        ((8, 24, []), ["threads=1"], (8, 1, "auto")),
         ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32")),
         ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
         ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
@@ -80,7 +82,6 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     ("settings", "threads"),
     [
         ([], 8),
-        (["workers=1", "threads=20"], 20),
         (["workers=2", "policy.device_map=cuda"], 1),
     ],
 )
@@ -110,3 +111,29 @@ def test_a_job_has_the_threads_of_the_settings(workers: int) -> None:
     before = torch.get_num_threads()
     assert [had for _, had in run_jobs(threads, [1, 2], RunConfig(workers=workers, threads=3))] == [3, 3]
     assert torch.get_num_threads() == before
+
+
+class Mute(Doors):
+    """Has no demonstrator."""
+
+    def demonstrator(self, noise: float) -> None:
+        return None
+
+
+def test_a_run_that_wants_a_demonstrator_is_refused_before_it_begins(tmp_path: Path) -> None:
+    config = load_config(None, [f"environment.name={__name__}:Mute", "environment.options={}"])
+    with pytest.raises(RunError, match="has no demonstrator to warm-start from"):
+        quickstart(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_with_which_nothing_was_made_are_replaced_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr(QuietProgress, "warn", lambda self, sentence: said.append(sentence))
+    for seed in (1, 2):
+        config = load_config(None, [f"environment.name={Doors.__module__}:Doors", f"seed={seed}"])
+        with opened(config, tmp_path, []) as (run, _):
+            assert run.config.seed == seed
+    assert said == [f"{tmp_path} holds no work yet, so these settings of it are replaced: seed"]

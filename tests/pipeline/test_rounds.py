@@ -31,10 +31,6 @@ SMALL = [
 ]
 
 
-def test_the_first_round_takes_the_first_tasks() -> None:
-    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [])
-
-
 def test_tasks_of_widest_spread_are_searched_again() -> None:
     searched = {
         0: 0.1,
@@ -42,6 +38,7 @@ def test_tasks_of_widest_spread_are_searched_again() -> None:
         2: 0.0,  # all paths had the same return: nothing to learn
         3: 0.4,
     }
+    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [])
     assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1, 3])
     assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1])
     assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [])
@@ -164,7 +161,6 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["adapt.rounds=0"], ["adapt.rounds", "0"]),
         (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
         (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
         (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),

@@ -65,16 +65,6 @@ def die(job: Path, emit: Emit) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_every_event_of_a_job_comes_before_its_result() -> None:
-    told: list[Event] = []
-    jobs, results = [Count(4), Count(7), Count(2)], {}
-    for job, result in run_jobs(count, jobs, RunConfig(workers=2), told.append):
-        assert [event.done for event in told if event.name == str(job.stop)] == list(range(job.stop))
-        results[job.stop] = result
-    assert results == {4: 6, 7: 21, 2: 1}
-
-
 def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> None:
     with shared_workers(RunConfig(workers=2)):
         first = {pid for _, pid in run_jobs(process_id, [1, 2, 3, 4], RunConfig(workers=2))}

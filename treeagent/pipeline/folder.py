@@ -133,7 +133,6 @@ class Run:
                 self._write("stages.json", {name: facts for name, facts in self.stages().items() if name != stage})
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        self._require_lock()
         written = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         write_atomic(self.path / name, written)
 
@@ -177,7 +176,6 @@ class Run:
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
         """Append a line to metrics.jsonl. ``metrics`` hold the ``step``."""
-        self._require_lock()
         step = int(metrics["step"])
         figures = {key: value for key, value in metrics.items() if key != "step"}
         row = {"stage": stage, "step": step} | figures
@@ -237,10 +235,6 @@ class Run:
         """Whether anything was made with the run's settings. Until then the settings may change."""
         made = any((self.path / name).exists() for name in ("stages.json", "metrics.jsonl", "results.json"))
         return made or any(any((self.path / name).glob("*")) for name in _FOLDERS)
-
-    def _require_lock(self) -> None:
-        if self._lock is None:
-            raise RunError(f"{self.path} is open for reading only: open it by Run.create to write")
 
 
 def checkpoint_name(checkpoint: Path, run: Path) -> str:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 import torch
@@ -101,8 +101,17 @@ def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], 
         _require_tasks(config, env, uses)
         if config.rewards.function:
             make_reward(Place(config, env, Path("runs"), ""))
+        listed: object = ()
         if policy.actions != "sample":
-            _require_legal_actions(config, env)
+            with suppress(Exception), contained():  # a task that cannot be started tells nothing
+                [task] = env.tasks("train", 1)
+                env.reset(seed=task.seed, options={"task": task})
+                listed = env.legal_actions()
+        if listed is None:
+            raise UserError(
+                f"policy.actions is {policy.actions!r}, but environment {environment.name!r} lists no legal actions: "
+                "set policy.actions=sample, or an environment with legal_actions()"
+            )
         planned = [mode for mode in config.evaluate.modes if mode != "greedy" and "evaluate" in uses]
         # Without exact snapshots, planning would replay the random outcomes of the execution.
         if planned and not config.evaluate.world and env.snapshot_kind != "exact" and env.stochastic:
@@ -123,23 +132,6 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
             f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
             "policy.structured=false, or search with policy.generator=local"
         )
-
-
-def _require_legal_actions(config: RunConfig, env: Env) -> None:
-    """Start the first task that can be started, and check that the environment lists legal actions."""
-    for split in get_args(Split):
-        with suppress(Exception), contained():
-            [task] = env.tasks(split, 1)
-            env.reset(seed=task.seed, options={"task": task})
-            if env.legal_actions() is not None:
-                return
-            break
-    else:
-        return
-    raise UserError(
-        f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
-        "actions: set policy.actions=sample, or an environment with legal_actions()"
-    )
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

@@ -18,7 +18,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,24 +38,10 @@ _CLOSE_SECONDS = 10.0
 """Seconds that workers, all together, may take to end."""
 
 
-class Workers(Protocol):
-    """Workers that run many jobs one after another: ``Processes``, or what ``start_workers`` gives."""
-
-    def run(
-        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
-    ) -> Iterator[tuple[Job, Result]]: ...
-
-    def kill(self) -> None:
-        """End the workers without waiting for running jobs."""
-
-    def close(self) -> None:
-        """End the workers. No job may be running."""
-
-
-_shared: Workers | None = None
-"""The workers that ``shared_workers`` shares; None outside of it."""
-start_workers: Callable[[int, RunConfig], Workers] | None = None
-"""Starts workers elsewhere than on this machine, such as on a cluster; None runs jobs here."""
+_shared: Any = None
+"""The workers that ``shared_workers`` shares: ``Processes``, or what ``start_workers`` gives; None outside of it."""
+start_workers: Callable[[int, RunConfig], Any] | None = None
+"""Starts workers elsewhere, such as on a cluster, with the methods of ``Processes``; None runs jobs on this machine."""
 
 
 def run_jobs(

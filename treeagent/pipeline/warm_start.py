@@ -20,7 +20,7 @@ from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Advance, Progress
 from treeagent.pipeline.rows import sample_rows
-from treeagent.search.node import Tree, path_return, reaches
+from treeagent.search.node import Node, Tree, path_return, reaches
 from treeagent.types import derive_seed
 from treeagent.views.imitation import path_targets
 from treeagent.views.tokens import TokenRow, path_rows
@@ -54,7 +54,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         for tree in chain(first, trees):  # one at a time: rows are small, states are not
             collected += demonstration_rows(config, chat, tree)
             outcomes.append(_outcome(tree))
-            cut_off += _is_cut_off(tree)
+            cut_off += (end := _end(tree)) is not None and end.truncated
             steps += tree.budget.environment_steps
     most = min(settings.max_tokens, context_length(checkpoint.model))
     rows = [row for row in collected if len(row.token_ids) <= most]
@@ -126,18 +126,16 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
     )
 
 
+def _end(demonstration: Tree) -> Node | None:
+    """The state in which a demonstration ended; None if it took no step or failed before its end."""
+    path = demonstration_path(demonstration)
+    last = path[-1].child if path else None
+    return last if last is not None and last.ended and not last.unknown else None
+
+
 def _outcome(demonstration: Tree) -> float | None:
-    """The return of a demonstration, in reward units; ``None`` if it took no step or failed before its end."""
-    path = demonstration_path(demonstration)
-    last = path[-1].child if path else None
-    return path_return(path) if last is not None and last.ended and not last.unknown else None
-
-
-def _is_cut_off(demonstration: Tree) -> bool:
-    """Whether a limit of steps ended a demonstration."""
-    path = demonstration_path(demonstration)
-    last = path[-1].child if path else None
-    return last is not None and last.truncated and not last.unknown
+    """The return of a demonstration, in reward units; None if it has no end."""
+    return None if _end(demonstration) is None else path_return(demonstration_path(demonstration))
 
 
 def _succeeds(row: TokenRow) -> bool:
