@@ -56,8 +56,6 @@ Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 LARGE = 30_000_000
 """Number of weights from which a model counts as large."""
-MOST_TOKENS = 2**24
-"""Upper bound of every ``max_new_tokens`` and ``max_tokens`` in this file: no model has a longer context."""
 _MUON_DECAY = 0.01
 """Weight decay with Muon. Without it, Muon's updates make the weights grow (Liu et al. 2025)."""
 
@@ -77,7 +75,7 @@ class EnvironmentConfig:
     """Name of a built-in environment, or "module:Class" for your own."""
     options: Options = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
-    max_steps: Annotated[int, Field(gt=0)] = 20
+    max_steps: Count = 20
     """Maximum number of steps in an episode; a longer episode is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest return of an episode: the range of V's estimates. A return of 1 is a success."""
@@ -105,7 +103,7 @@ class PolicyConfig(ModelConfig):
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the policy; DPO, GRPO and distillation divide logits by it too."""
-    max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
+    max_new_tokens: Count = 256
     """Maximum number of tokens in one think/action step."""
     generator: Annotated[str, REACHES_OUT] = "local"
     """"local" (transformers), "vllm", "remote" (a server) or "module:Name". Training always uses transformers."""
@@ -119,13 +117,13 @@ class PolicyConfig(ModelConfig):
     """Few-shot demonstrations: a number of the demonstrator's successes, or a file of JSON lines."""
     actions: ActionSource = "sample"
     """Candidates: "sample" samples turns, "score" scores the environment's legal actions, with priors."""
-    thought_tokens: Annotated[int, Field(gt=0)] | None = None
+    thought_tokens: Count | None = None
     """Sampled tokens after which a thought is led into its call. Unset: half of ``max_new_tokens`` if pretrained."""
     structured: bool | None = None
     """Constrained decoding of calls that fit a tool. Unset: true for a pretrained model and ``generator`` "local"."""
     context: Literal["refuse", "drop"] = "refuse"
     """If a prompt becomes too long, "refuse" ends the episode, "drop" replaces the oldest observations by a note."""
-    cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
+    cache_bytes: Count = 1 << 30
     """Most bytes of each worker's cache of keys and values of prefixes, for ``generator`` "local"."""
 
     @property
@@ -196,13 +194,13 @@ class Training:
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
-    episodes: Annotated[int, Field(gt=0)] = 1000
+    episodes: Count = 1000
     """Number of demonstrations to play."""
-    tasks: Annotated[int, Field(gt=0)] = 1000
+    tasks: Count = 1000
     """Number of training tasks to demonstrate; with more ``episodes``, tasks repeat with other errors."""
     noise: Share = 0.0
     """Probability that the demonstrator makes an error at a step."""
-    max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
+    max_tokens: Count = 4096
     """Maximum number of tokens in a demonstration; longer ones are left out."""
     training: Training = Field(default_factory=Training)
 
@@ -213,7 +211,7 @@ class CollectConfig:
 
     tasks: Annotated[int, Field(gt=0, le=10**9)] = 800
     """Number of training tasks to search, one tree each; in search-and-adapt, for each round."""
-    batch: Annotated[int, Field(gt=0)] = 100
+    batch: Count = 100
     """Most trees that share their model calls; a resumed run keeps finished batches."""
 
 
@@ -256,7 +254,7 @@ class UpdateConfig:
 
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
     """Updates, each from the base policy: "rft" imitates, "distil" fits the search, "dpo" and "grpo"."""
-    validation_tasks: Annotated[int, Field(gt=0)] = 100
+    validation_tasks: Count = 100
     """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
@@ -267,7 +265,7 @@ class UpdateConfig:
     distil: DistilTraining = Field(default_factory=DistilTraining)
     dpo: DPOTraining = Field(default_factory=DPOTraining)
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
-    value_rows: Annotated[int, Field(gt=0)] = 2000
+    value_rows: Count = 2000
     """Most tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["hidden", "logprobs"] | None = None
     """What the value head reads: "hidden" states (unset, if "local"), or the "logprobs" of 128 tokens."""
@@ -277,13 +275,13 @@ class UpdateConfig:
 class EvaluateConfig:
     """How policies are compared."""
 
-    tasks: Annotated[int, Field(gt=0)] = 200
+    tasks: Count = 200
     """Number of held-out tasks, from the environment's test split."""
     first_task: Annotated[int, Field(ge=0)] = 0
     """Index of the first of these tasks in the test split, so that seeds can have different tasks."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once), REACHES_OUT] = ("greedy", "best_of_n", "mcts")
     """Ways of acting: "greedy" is the policy at temperature 0, the others are search methods."""
-    best_of: Annotated[int, Field(gt=0)] = 8
+    best_of: Count = 8
     """Samples (N) of best-of-N, in place of ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
@@ -302,7 +300,7 @@ class EvaluateConfig:
 class AdaptConfig:
     """Search-and-adapt: each round searches with the current policy and learns from the trees."""
 
-    rounds: Annotated[int, Field(gt=0)] = 3
+    rounds: Count = 3
     """Rounds of search and update."""
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft",)
     """Updates in each round, applied one after the other to the same weights."""
@@ -312,7 +310,7 @@ class AdaptConfig:
     """Largest share of a round's tasks that were searched before: those whose returns varied most then."""
     imagined: Share | tuple[Share, ...] = 0.0
     """Most of a round's trees, as a share, that grow in the world model: one number, or one a round."""
-    seed_tasks: Annotated[int, Field(gt=0)] = 100
+    seed_tasks: Count = 100
     """Tasks searched in the real environment before the first round, if that round may use the world model."""
 
     @model_validator(mode="after")
@@ -337,23 +335,23 @@ class WorldConfig(ModelConfig):
 
     generator: Literal["local", "vllm", "remote"] = "local"
     """The engine that writes: "local" is transformers, "vllm" is vLLM, "remote" a server, which is not trained."""
-    max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
+    max_new_tokens: Count = 512
     """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
     """Whether the world model reasons before it answers, which it learns from reasoning that a rule writes."""
     examples: Annotated[int, Field(ge=0)] = 0
     """Similar stored steps (k) that the world model is shown before each question."""
-    observations: Annotated[int, Field(gt=0)] | None = None
+    observations: Count | None = None
     """Latest observations of the episode that the world model is shown; unset shows all."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """Most warm-start episodes, counted from the first, that the world model learns from besides the trees."""
-    end_rows: Annotated[int, Field(gt=0)] = 1
+    end_rows: Count = 1
     """How often a step that ends an episode, which is rare and hard to predict, appears in the training rows."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
     """Extra optimiser steps after each fit, with half of the rows episode ends that the model gets wrong."""
-    max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
+    max_tokens: Count = 4096
     """Maximum number of tokens in a training row; longer rows are left out."""
-    refit_steps: Annotated[int, Field(gt=0)] = 200
+    refit_steps: Count = 200
     """Optimiser steps of the fit in each later round, which continues the previous one on all real steps."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Environment steps of an imagined tree after which no replay of a predicted success begins; 0: none."""
