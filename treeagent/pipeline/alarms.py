@@ -1,8 +1,5 @@
-"""Alarms: signs that training goes wrong, found in the figures of rounds and the metrics of updates.
-
-The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), in which the spread of returns
-and the entropy fall before the reward does; repetition; malformed calls.
-"""
+"""Alarms: signs that training goes wrong, in the figures of rounds and the metrics of updates: the echo trap of RAGEN
+(Wang et al. 2025), in which spread and entropy fall before the reward does; repetition; malformed calls."""
 
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
-"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one.
-
-The folder holds one file for each view and split, and a README.md that declares the columns.
-"""
+"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one: one
+file for each view and split, and a README.md that declares them."""
 
 import hashlib
 import shutil

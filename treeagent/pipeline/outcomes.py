@@ -101,16 +101,7 @@ def delete_batches(paths: Iterable[Path]) -> None:
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
-    """Make one row of results, with the 95 % Wilson interval of success.
-
-    ``solved`` has a "1" or "0" for each task, in order, so that two policies can be compared task by task. ``invalid``
-    is the share of executed steps that were malformed or refused, and ``reasoned`` the share of steps with a thought.
-    ``limits`` maps each limit that cut off a failed episode to the share of such episodes.
-
-    With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
-    ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
-    if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode.
-    """
+    """Make one row of results (docs/files.md explains its keys), with the 95 % Wilson interval of success."""
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
     if all_failed_at_start(outcomes):
         raise UserError(

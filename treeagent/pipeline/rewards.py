@@ -1,16 +1,6 @@
-"""A reward of your own: a function of a step, which search and learning see in place of the environment's reward.
-
-    # my_rewards.py
-    from treeagent.pipeline.rewards import Step
-
-    def brief(step: Step) -> float:
-        return step.reward - 0.01
-
-    treeagent collect RUN rewards.function=my_rewards:brief
-
-The environment's own reward stays with each step (``Edge.outcome``) and decides on success. Evaluation withholds
-rewards, and never calls the function.
-"""
+"""A reward of your own: a function of a ``Step``, named by ``rewards.function`` as "module:function", which search and
+learning see in place of the environment's reward. That stays with each step (``Edge.outcome``) and decides on success;
+evaluation withholds rewards, and never calls the function."""
 
 import asyncio
 import math

@@ -36,12 +36,9 @@ _COMMON = 0.01
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
-    """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json.
-
-    The audit takes up to ``most`` steps of held-out tasks, as whole real trees, newest first, because the model has to
-    answer the current policy; if they are too few, demonstrations of held-out tasks. Imagined trees would flatter the
-    model, so CR (``claims_kept``) measures them instead.
-    """
+    """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json: on up to ``most`` steps
+    of held-out tasks, as whole real trees, newest first; if they are too few, on demonstrations of held-out tasks
+    too."""
     require_environment(config, run)
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
     newest_first = sorted(real, key=round_of, reverse=True)

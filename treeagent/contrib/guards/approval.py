@@ -1,10 +1,5 @@
-"""Calls that wait for a person's approval. Requests and answers are files in a folder, so any process can ask, and any
-terminal with access to the folder can answer.
-
-``ID.ask.json`` holds a request, ``ID.answer.json`` its answer. An answer is written once and never changes: if a person
-answers at the same time as the timeout, the first answer counts for every process. Equal requests have equal ids, so a
-resumed run or a replayed path gets the same answers.
-"""
+"""Calls that wait for a person's approval. ``ID.ask.json`` in a folder holds a request, ``ID.answer.json`` its answer,
+which is written once. Equal requests have equal ids, so a resumed run or a replayed path gets the same answers."""
 
 import os
 import threading
@@ -75,11 +70,8 @@ _ANSWERS, _REQUESTS = TypeAdapter(Answer), TypeAdapter(Request)
 
 
 def ask(folder: Path, request: Request, seconds: float) -> str | None:
-    """Request approval and wait for the answer, at most ``seconds``. Without an answer by then, the request is refused.
-
-    Returns:
-        why the call must not be made, or None if it is approved.
-    """
+    """Request approval and wait for the answer; without one after ``seconds`` the request is refused. Returns why the
+    call must not be made, or None if it is approved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,5 @@
-"""How far a reward model can be trusted: its metrics on ends of held-out tasks, and the weight that these allow.
-
-Optimisation against a reward model exploits its errors. The audit therefore also lets the model choose the best of n
-stored ends, and compares its score for that end with the true return as n grows (Gao, Schulman and Hilton 2023).
-"""
+"""How far a reward model can be trusted: metrics on ends of held-out tasks, and the weight that they allow. The model
+also chooses the best of n stored ends, because optimisation exploits its errors (Gao, Schulman and Hilton 2023)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -126,13 +123,8 @@ def _expected(ranked: Sequence[tuple[float, float]], n: int) -> float:
 
 
 def cap(curve: Sequence[BestOf], tasks: int) -> float:
-    """The largest weight that the model may have, in [0, 1].
-
-    It is the share of the possible gain that choosing by the model brings,
-    (paid(n) - paid(1)) / (possible(n) - paid(1)), at the n where this share is lowest. A model gets 0 if at any n it
-    chooses no better than chance, for example because its choice gets worse the more it is optimised. The result is the
-    lower end of the 95 % Wilson interval of that share over ``tasks``, so that a small audit allows little.
-    """
+    """The largest weight that the model may have: the share of the possible gain that choosing by it brings, (paid(n) -
+    paid(1)) / (possible(n) - paid(1)), at the worst n, as the lower end of its 95 % Wilson interval over tasks."""
     shares = [
         (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME
     ]

@@ -1,9 +1,5 @@
-"""Budgets of costs with Lagrange multipliers: an episode's return G should be high, while its costs keep to a budget.
-
-The problem max E[G] with E[C] <= d has the Lagrangian E[G] - λ (E[C] - d) (Altman 1999). The reward of a step is
-(r - Σ_k λ_k c_k) / (1 + Σ_k λ_k), which keeps its scale as λ grows (Ray et al. 2019). Before each round the multiplier
-takes a gradient step, λ <- max(0, λ + η (mean cost - d)).
-"""
+"""Budgets of costs with Lagrange multipliers (Altman 1999). The reward of a step is (r - Σ_k λ_k c_k) / (1 + Σ_k λ_k)
+(Ray et al. 2019); before each round λ <- max(0, λ + η (mean cost - budget))."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -62,11 +62,8 @@ class Cascade:
         return await pay_ends(steps, 1.0, self.verdicts)
 
     async def verdicts(self, ends: Sequence[Step]) -> list[Verdict | None]:
-        """The verdict of the first tier that is certain, or else of the last tier that gives any.
-
-        A reward model that its audit trusts by c only gives c V + (1 - c) m, where m is the middle of ``uncertain``. A
-        model that is trusted less is therefore more often uncertain.
-        """
+        """The verdict of the first tier that is certain, or else of the last tier that gives any. A reward model that
+        its audit trusts by c only gives c V + (1 - c) m, where m is the middle of ``uncertain``."""
         found: list[Verdict | None] = [None] * len(ends)
         if self.rule is not None:
             scores = [self.rule(end) for end in ends]

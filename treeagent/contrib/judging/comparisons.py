@@ -1,7 +1,5 @@
-"""Data for training and auditing a reward model: ends of episodes with their returns, and pairs of conversations.
-
-The tokens are those that the policy read and sampled while the tree was searched. Imagined steps are left out.
-"""
+"""Data for training and auditing a reward model: ends of episodes with their returns, and pairs of conversations, with
+the tokens that the policy read and sampled. Imagined steps are left out."""
 
 import random
 from collections.abc import Iterator, Sequence

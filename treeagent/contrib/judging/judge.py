@@ -1,8 +1,5 @@
-"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes.
-
-A judge that is down, out of calls or replies with nonsense gives no verdict. This is counted with its reason, and is
-never treated as a verdict of 0.
-"""
+"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. A judge that is
+down, out of calls or unreadable gives no verdict, which is counted with its reason and is no verdict of 0."""
 
 import asyncio
 import re

@@ -64,13 +64,9 @@ def train_reward(
     validation: Sequence[Comparison] = (),
     on_step: Callable[[Mapping[str, float]], None] = lambda metrics: None,
 ) -> Fitted:
-    """Fit a score u of conversations; changes ``model`` and ``head`` in place. Trains what requires gradients.
-
-    The loss of a pair is -log σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², in nats, where u is the
-    head's logit at the last token, m the pair's margin as a share of the head's reward range (Touvron et al. 2023,
-    equation 2) and c ``options.centre``. First, the head's features are standardised over some of the pairs.
-
-    """
+    """Fit a score u of conversations; changes ``model`` and ``head`` in place. The loss of a pair, in nats, is -log
+    σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², where m is the margin as a share of the reward range
+    (Touvron et al. 2023, equation 2) and c ``options.centre``."""
     if not pairs:
         raise NothingToLearn(
             "no task has two ends or siblings whose returns differ by update.pairs.min_margin: collect more trees, or "

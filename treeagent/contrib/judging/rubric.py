@@ -1,11 +1,6 @@
-"""Scores of tool calls against a reference: when (call or answer), which (tool), and how (arguments, matched one by
-one).
-
-A reference is the list of calls that are right in a state, all equally good. Each call gets a score for each axis that
-applies to it. A malformed call, and every call with a reference, also gets exactly one of the names ``right``,
-``needless``, ``missed``, ``wrong_tool``, ``wrong_arguments`` and ``malformed``, so that each kind of error can have its
-own weight in the reward "weighted".
-"""
+"""Scores of tool calls against a reference: when (call or answer), which (tool), and how (arguments, one by one). Each
+call also gets one of the names ``right``, ``needless``, ``missed``, ``wrong_tool``, ``wrong_arguments`` and
+``malformed``."""
 
 import math
 import random
@@ -19,11 +14,8 @@ from treeagent.types import ToolCall
 
 
 class RubricEnv(EnvWrapper):
-    """Adds the scores of each call to ``info["components"]``. Nothing that an agent sees depends on them.
-
-    The right calls are those of the environment's own method ``reference``, if it has one and that returns any, or
-    else the next call of its demonstrator, which may read the answer.
-    """
+    """Adds the scores of each call to ``info["components"]``. The right calls are those of the environment's method
+    ``reference``, or else the next call of its demonstrator. Nothing that an agent sees depends on them."""
 
     def step(self, action: str | ToolCall) -> StepResult:
         tools = self.env.tools()

@@ -1,8 +1,5 @@
-"""Reviewers' marks on what an agent did: the append-only file that holds them, and how several marks are combined.
-
-RUN/marks.jsonl holds one JSON object per line, with the fields of ``Mark``. A line is never changed; a later line
-withdraws a mark. A mark names the judged conversation by a hash, so it applies in every tree with this conversation.
-"""
+"""Reviewers' marks on what an agent did: the append-only file RUN/marks.jsonl, and how several marks are combined. A
+mark names the judged conversation by a hash, so it applies in every tree with this conversation."""
 
 import fcntl
 import os
@@ -219,12 +216,8 @@ def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
 
 
 def krippendorff_alpha(items: Sequence[Sequence[object]]) -> float | None:
-    """α = 1 - D_o / D_e for nominal values (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability"), where D_o
-    is the observed disagreement between values of one item, and D_e the one expected by chance. 1 is full agreement.
-
-    Args:
-        items: the values that reviewers gave to each item. α is None if no item has two, or all are equal.
-    """
+    """α = 1 - D_o / D_e of the values that reviewers gave to each item (Krippendorff 2011), with the observed and the
+    expected disagreement. None if no item has two values, or all are equal."""
     units = [list(item) for item in items if len(item) > 1]
     values = [value for unit in units for value in unit]
     counts: Mapping[object, int] = {value: values.count(value) for value in dict.fromkeys(values)}

@@ -85,11 +85,8 @@ def _stored(folder: Path, name: str) -> Iterator[tuple[int, int, Tree]]:
 
 
 def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.0, 1.0)) -> float:
-    """The probability that Q has two tried siblings in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))).
-
-    Q over N visits is modelled as normal about the true value with standard deviation σ/√N. σ = (high - low) / 2 is the
-    greatest standard deviation of returns in the range ``returns``.
-    """
+    """The probability that Q has two tried siblings in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))), where σ is half
+    the range of ``returns``, the greatest standard deviation of returns."""
     low, high = returns
     spread = (high - low) / 2 * math.sqrt(1 / first.visits + 1 / second.visits)
     return NormalDist().cdf(-abs(first.value - second.value) / spread)
@@ -98,12 +95,8 @@ def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.
 def pair_items(
     tree: Tree, name: str, index: int, line: int, returns: tuple[float, float] = (0.0, 1.0)
 ) -> Iterator[Item]:
-    """The most doubtful pairs of a tree: at most one per state, and ``_MOST_PER_TREE`` in all.
-
-    The doubt of a pair is ``order_in_doubt`` times the share of the simulations that passed its state. It is greater by
-    1 if one action leads to a success and search visited the other action most (found, but not taken). A pair is left
-    out if both subtrees are explored completely and have equal best returns.
-    """
+    """The most doubtful pairs of a tree: at most one per state, and ``_MOST_PER_TREE`` in all. The doubt is
+    ``order_in_doubt`` times the share of simulations at the state, plus 1 if a success was found and not taken."""
     total, won = max(tree.root.visits, 1), found_success(tree)
     found: list[tuple[float, Item]] = []
     stack: list[tuple[Node, tuple[int, ...]]] = [(tree.root, ())]
@@ -145,11 +138,8 @@ def _most_doubtful(
 
 
 def _episode_items(run: Run) -> Iterator[Item]:
-    """The episodes of a run as items. Failed episodes of a task rank before its solved ones.
-
-    The doubt of an episode is 2p(1 - p), the probability that two episodes of its task differ in success; p is the
-    share of the task's episodes that succeeded. Episodes that broke off are left out, because they have no outcome.
-    """
+    """The episodes that ended, failed ones of a task before solved ones. The doubt is 2p(1 - p), with p the share of
+    the task's episodes that succeeded."""
     solved: dict[str, list[bool]] = {}
     items: list[tuple[bool, Item]] = []
     for name in shard_names(run.episodes):

@@ -1,9 +1,5 @@
-"""The review page and its JSON interface, for browsers on this machine only.
-
-The server listens on 127.0.0.1. It answers a request only if its path begins with a secret token and its ``Host`` is
-the server's own address. It accepts marks only from pages of its own ``Origin``. A mark is on disk before it is
-acknowledged, and a mark that is sent twice is stored once. So a kill loses no mark: the page can send it again.
-"""
+"""The review page and its JSON interface, on 127.0.0.1 only. A request needs the secret token in its path and the
+server's own ``Host``; a mark needs its ``Origin``. A mark is on disk before it is acknowledged, and is stored once."""
 
 import hmac
 import re
@@ -105,12 +101,8 @@ class Review:
         return content | {"talk": _messages_json(tree.root.state.messages), "actions": actions}
 
     def mark(self, request: Mapping[str, Any]) -> bool:
-        """Store a mark that the page sent. Returns False if it was already stored.
-
-        Args:
-            request: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice``
-                (index of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
-        """
+        """Store a mark that the page sent; False if it was stored before. ``request``: ``id``, ``item``, ``verdict``
+        and, if they apply, ``choice`` (index of the action as shown, or of a step), ``text`` and ``note``."""
         item = self._items.get(_text(request, "item"))
         verdict = _text(request, "verdict")
         if item is None:

@@ -78,11 +78,8 @@ class StageCost:
 
 
 def plan(config: RunConfig, rounds: bool, checkpoint: Path | None, progress: Progress) -> list[StageCost]:
-    """The cost of each stage of ``quickstart``, or of ``train`` if ``rounds``, measured on this machine.
-
-    The policy of the measurement is trained for a few steps only, so its episodes may be longer than those of the run's
-    own policy. A training is counted with all of its steps, even if it may stop early.
-    """
+    """The cost of each stage of ``quickstart``, or of ``train`` if ``rounds``, measured on this machine with a policy
+    that is trained for a few steps only."""
     methods = config.adapt.methods if rounds else config.update.methods
     with tempfile.TemporaryDirectory(prefix="plan-") as folder:
         few = _few(config)

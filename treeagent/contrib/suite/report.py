@@ -58,12 +58,8 @@ def difference_text(ones: Sequence[bool], others: Sequence[bool]) -> str:
 
 
 def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float, float]:
-    """Mean of ``ones`` - ``others`` over the same tasks, and the bounds of its 95 % interval, in percentage points.
-
-    The interval is that of Agresti and Min (2005, "Simple improved confidence intervals for comparing matched
-    proportions"): Wald's interval after adding 0.5 to the number of tasks with each of the four pairs of outcomes. So
-    it is not too narrow for few tasks, and not of width 0 if all tasks agree.
-    """
+    """Mean of ``ones`` - ``others`` over the same tasks, and the bounds of its 95 % interval, in percentage points:
+    Wald's interval after adding 0.5 to the number of tasks with each pair of outcomes (Agresti and Min 2005)."""
     outcomes = Counter(zip(ones, others, strict=True))
     tasks, won, lost = len(ones) + 2, outcomes[True, False] + 0.5, outcomes[False, True] + 0.5
     centre = (won - lost) / tasks

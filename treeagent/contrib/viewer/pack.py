@@ -1,7 +1,5 @@
-"""Converts a search tree to the rows that the viewer draws: one row per action, tried or not.
-
-Invisible characters in untrusted text are escaped here, in one place, so that no part of the page can omit it.
-"""
+"""Converts a search tree to the rows that the viewer draws: one row per action, tried or not, with invisible characters
+of untrusted text escaped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,13 +36,8 @@ class Packed:
 
 
 def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) -> Packed:
-    """Pack a tree for the page.
-
-    Args:
-        kind: "training" for a searched training task, which has advantages and preference pairs; "plan" for a plan made
-            at evaluation; "episode" for a path that was played.
-        episode: the episode that was played after this plan.
-    """
+    """Pack a tree for the page. ``kind``: "training" for a searched training task, which has advantages and preference
+    pairs; "plan" for a plan made at evaluation, after which ``episode`` was played; "episode" for a path."""
     chosen = _chosen(tree, config, kind, episode)
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
     margins = _sides(tree, config) if kind == "training" else {}

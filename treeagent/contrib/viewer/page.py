@@ -19,28 +19,15 @@ def bundled(name: str) -> str:
 
 
 def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
-    """Write the page.
-
-    Args:
-        follow: whether the page reloads itself every few seconds, because it is rewritten while its run goes on.
-    """
+    """Write the page. With ``follow`` it reloads itself every few seconds."""
     index = content.index | {"follow": follow}
     data = {"index": squeeze(orjson.dumps(index))} | {f"piece-{n}": each for n, each in enumerate(content.pieces)}
     write_atomic(path, html("treeagent: " + ", ".join(run["name"] for run in index["runs"]), data).encode())
 
 
 def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", connect: Sequence[str] = ()) -> str:
-    """The page as text.
-
-    Its content security policy allows only this script and this style, by their hashes. So text of an agent or of an
-    environment cannot run anything, even if a browser parsed it as markup. The data are in script elements of a type
-    that no browser executes.
-
-    Args:
-        data: gzip in base64, by the ``id`` of the element in which the script finds it.
-        script: name of the script's bundle; the style has the same name with the suffix ".css".
-        connect: sources to which the script may send requests; none by default.
-    """
+    """The page as text. Its security policy allows only this script, this style and connections to ``connect``, so that
+    no text of an agent can run. ``data``: gzip in base64, by the ``id`` of its element."""
     code, style = bundled(script), bundled(script.replace(".js", ".css"))
     policy = "; ".join(
         [
