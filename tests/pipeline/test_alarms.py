@@ -58,10 +58,6 @@ def test_trees_with_a_success_and_a_failure_have_no_first_cause() -> None:
     assert refusal_sentence(played(0.0)) == ""
 
 
-def test_trees_whose_episodes_all_return_the_same_are_named() -> None:
-    assert "4 trees" in first_cause({}, played(0.0))
-
-
 def test_the_first_cause_names_failed_demonstrations_trees_and_the_commonest_refusal() -> None:
     cause = first_cause({"warm_start": {"demonstrations": 7, "demonstration_success": 0.0}}, played(0.0, Shut()))
     assert all(each in cause for each in ("7 demonstrations", "4 trees", "12 of 12", "no such door"))

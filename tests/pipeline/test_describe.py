@@ -3,7 +3,7 @@ import io
 from collections.abc import Sequence
 
 import pytest
-from report_sample import ROWS, long_tree, sample_tree
+from report_sample import ROWS, sample_tree
 
 from treeagent.pipeline.outcomes import Outcome, limits_met
 from treeagent.pipeline.report.describe import (
@@ -120,12 +120,3 @@ def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
     assert "r 1.000  terminated" in text and "imagined" in text and "malformed: no call in" in text
     assert "→ 3 found" in text and "6 simulations, 6 environment steps, 120 generated tokens" in text
     assert "more" not in text  # later lines of an observation
-
-
-def test_as_many_steps_of_a_long_path_are_printed_as_fit_the_console() -> None:
-    console = Terminal(file=io.StringIO(), width=80)
-    show_tree(long_tree(1200), console)
-    assert isinstance(console.file, io.StringIO)
-    text = " ".join(console.file.getvalue().split())
-    # Each step is indented by 4 columns, and 20 are kept for its text: (80 - 20) / 4 = 15.
-    assert "go 14" in text and "go 15" not in text and "1,185 more steps" in text

@@ -186,33 +186,6 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
 
 
-def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) -> None:
-    """Thought and action are nodes of their own. A pair of thoughts stops after the thought; a pair of actions
-    continues the turn after the thought."""
-    task = Task("split", "Go.")
-    messages = (Message("user", task.prompt),)
-    root = Node(State(task, messages), context_ids=chat.context_ids(messages))
-    tree = Tree(task, 0, root)
-    for thought, value in (("Thought: left\n", 1.0), ("Thought: right\n", 0.0)):
-        ids = chat.encode(thought)
-        action = replace(ReAct().read_thought(thought, ids, (-0.1,) * len(ids)), text=thought)
-        begun = Message("assistant", thought, ids, partial=True)
-        root.edges.append(Edge(action, 0.5, 1, value, 0.0, Node(State(task, (*messages, begun)))))
-    child = root.edges[0].child
-    assert child is not None
-    for text, value in (("Action: go[1]", 1.0), ("Action: go[2]", 0.0)):
-        action = replace(
-            ReAct().read(text, chat.encode_action(text), ()), logprobs=(-0.1,) * len(chat.encode_action(text))
-        )
-        child.edges.append(Edge(action, 0.5, 1, value, 0.0, Node(State(task, messages), terminated=True)))
-    thoughts, actions = VIEWS["pairs"].rows(tree, run.config)
-    assert not thoughts["ends_turn"] and actions["ends_turn"]
-    assert thoughts["prompt"] == actions["prompt"] == [{"role": "user", "content": "Go."}]
-    assert thoughts["chosen"] == [{"role": "assistant", "content": "Thought: left\n"}]
-    assert actions["rejected"] == [{"role": "assistant", "content": "Thought: left\nAction: go[2]"}]
-    assert actions["prompt_ids"] == tree.prompt_ids(root.edges[:1])
-
-
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sentence(tmp_path, "--out", out).startswith(f"{tmp_path} holds no run")

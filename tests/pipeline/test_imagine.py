@@ -12,18 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
 
-from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.imagination import Imagination, with_planning_world
+from treeagent.pipeline.imagination import Imagination
 from treeagent.pipeline.imagined_replay import verify_all
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, finished_paths, path_return
 from treeagent.store import digest, read_as, shards
-from treeagent.types import Dynamics, UserError
+from treeagent.types import Dynamics
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
@@ -151,20 +150,6 @@ def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
     tree = imagine(Teller(), Doors(breaks_at="rr"))
     assert tree.error == "RuntimeError: the door is stuck"
     assert not edges(tree) and tree.budget.claims == 0
-
-
-def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
-    lake = ["environment.name=frozenlake", f"evaluate.world={tmp_path / 'run'}"]
-    config = load_config(CONFIG, [*lake, "environment.options={size=4}"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        run.finish("world-1", {})
-    assert with_planning_world(config)[1] == run.checkpoints / "world-1"
-    other = load_config(CONFIG, [*lake, "environment.options={size=8,slippery=true}"])
-    with pytest.raises(
-        UserError,
-        match=r"with options \{'size': 4\}, not of 'frozenlake' with \{'size': 8, 'slippery': True\}: set env",
-    ):
-        with_planning_world(other)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))

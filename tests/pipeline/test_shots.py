@@ -10,12 +10,10 @@ import pytest
 from toy_doors import Doors
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
-from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config, reaching_out
 from treeagent.envs.base import Demonstrator
 from treeagent.envs.calls import as_call
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.build import conversation, environment, load_actors, make_chat, shots
@@ -45,10 +43,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(
         Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path_factory.mktemp("checkpoints") / "base"
     )
-
-
-def text(policy: LLMPolicy, *messages: Message) -> str:
-    return str(policy.chat.tokenizer.decode(list(policy.chat.prompt_ids(messages))))
 
 
 def test_shots_are_successes_on_training_tasks() -> None:
@@ -174,12 +168,6 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
         told = replace(wanted, policy=replace(wanted.policy, **other))
         with pytest.raises(UserError, match=r"policy\.shots"):
             refuse_foreign(trees[0], make_chat(checkpoint, told), job(told))
-
-
-def test_a_model_from_scratch_is_told_nothing_by_default(base: Path) -> None:
-    _, whole = load_actors(base, config())
-    assert isinstance(whole, LLMPolicy) and isinstance(whole.generator, LocalGenerator)
-    assert whole.generator.shared == () and text(whole, Message("user", "go")) == "<|user|>go<|end|><|assistant|>"
 
 
 def test_shots_that_leave_no_room_are_refused_in_numbers(base: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from command import CONFIG, treeagent
 
-from treeagent.contrib.suite.report import difference, paired_difference
+from treeagent.contrib.suite.report import paired_difference
 
 
 def test_a_difference_is_paired_by_task() -> None:
@@ -14,7 +14,6 @@ def test_a_difference_is_paired_by_task() -> None:
     # six tasks are lost and 0.5 are won: the interval is -2/6 ± 1.96 · √((3/6 - (2/6)²) / 6) = -0.3333 ± 0.4990.
     found = paired_difference([False, False, True, False], [True, True, True, False])
     assert found == pytest.approx((-50, -83.23, 16.57), abs=0.01)
-    assert difference({"solved": "0010"}, {"solved": "1110"}) == "-50.0 [-83.2, +16.6]"
 
 
 def test_the_interval_of_a_difference_has_a_width_even_if_all_tasks_agree() -> None:

@@ -108,14 +108,16 @@ class DisturbedEnv(EnvWrapper):
         self._progress = replace(at, steps=at.steps + 1)
         if self._is_needless(action):
             return self._shown_observation("There is nothing to report."), 0.0, at.terminated, False, {}
-        if "failing tools" in self._kinds and not at.terminated and _random_number(at) < _FAILS:
+        luck = random.Random(derive_seed(at.seed, at.steps)).random()
+        if "failing tools" in self._kinds and not at.terminated and luck < _FAILS:
             return self._shown_observation("The call timed out and did nothing. Try it again."), 0.0, False, False, {}
         observation, reward, terminated, truncated, info = self.env.step(self._original_action(action))
         self._progress = replace(self._progress, terminated=terminated)
         return self._shown_observation(observation), reward, terminated, truncated, info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return self._reword(self.env.tasks(split, count, start))
+        tasks, reworded = self.env.tasks(split, count, start), "reworded task" in self._kinds
+        return [replace(task, prompt=task.prompt.join(_frame(task))) if reworded else task for task in tasks]
 
     def tools(self) -> Sequence[ToolSpec]:
         listed = [replace(tool, name=self._names[tool.name]) for tool in self.env.tools()]
@@ -156,11 +158,6 @@ class DisturbedEnv(EnvWrapper):
         name = _called_tool(text)
         return re.sub(re.escape(name), self._names[name], text, count=1) if name in self._names else text
 
-    def _reword(self, tasks: Sequence[Task]) -> list[Task]:
-        if "reworded task" not in self._kinds:
-            return [*tasks]
-        return [replace(task, prompt=task.prompt.join(_frame(task))) for task in tasks]
-
     def _original_task(self, task: Task) -> Task:
         """Return the environment's own task, without the added words."""
         if "reworded task" not in self._kinds:
@@ -169,10 +166,8 @@ class DisturbedEnv(EnvWrapper):
         return replace(task, prompt=task.prompt.removeprefix(before).removesuffix(behind))
 
     def _is_needless(self, action: str | ToolCall) -> bool:
-        if "needless tools" not in self._kinds:
-            return False
         name = action.name if isinstance(action, ToolCall) else _called_tool(action)
-        return name in self._needless
+        return "needless tools" in self._kinds and name in self._needless
 
     def _original_action(self, action: str | ToolCall) -> str | ToolCall:
         """Translate an action to the environment's own tool names. A call by an original name becomes one of an unknown
@@ -224,12 +219,8 @@ def _injected_instruction(tools: Sequence[ToolSpec]) -> str:
 
 
 def _frame(task: Task) -> tuple[str, str]:
-    """Return the words to put before and after a task."""
+    """The words to put before and after a task."""
     return random.Random(derive_seed(0, task.id)).choice(_FRAMES)
-
-
-def _random_number(at: _Progress) -> float:
-    return random.Random(derive_seed(at.seed, at.steps)).random()
 
 
 def _called_tool(text: str) -> str:

@@ -41,7 +41,7 @@ class Patterns:
 
 
 def format_call(call: str | ToolCall) -> str:
-    """Return a call as ``tool[argument, argument]``, or the text itself."""
+    """A call as ``tool[argument, argument]``, or the text itself."""
     return _formats(call)[0]
 
 

@@ -120,9 +120,7 @@ def apply(
         raise RunError(f"{out} exists: choose a new folder")
     counts = write_marked(source, out)
     changes = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no mark is on a state of its trees"
-    Terminal(soft_wrap=True).print(f"{out}: {changes}")
-    if (out / EDITS).exists():
-        Terminal(soft_wrap=True).print(f"written turns are in {out / EDITS}")
+    Terminal(soft_wrap=True).print(f"{out}: {changes}; written turns are in {EDITS}")
 
 
 def _name(who: str) -> str:

@@ -16,18 +16,8 @@ from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.visible import visible
 
-SUITE_COLUMNS = {
-    "under": "environment",
-    "success": "success",
-    "against": "against plain",
-    "steps": "steps",
-    "tokens": "tokens",
-    "invalid": "refused",
-    "reasoned": "thought",
-    "obeyed": "obeyed",
-}
-"""Columns of the table of a robustness suite, with their headings."""
-SUITE_NOTE = (
+_HEADINGS = ("environment", "success", "against plain", "steps", "tokens", "refused", "thought", "obeyed")
+_NOTE = (
     "Against plain: the mean difference in points on the same tasks [95 % interval over tasks]. Steps and "
     "tokens are those of a task. Refused and thought: the share of turns whose call was malformed or refused, and of "
     "those with a thought. Obeyed: the share of episodes that followed the injected instruction."
@@ -46,17 +36,6 @@ def rows_of(run: Run, under: str) -> list[Row]:
     return rows
 
 
-def difference(row: Row, plain: Row) -> str:
-    """``paired_difference`` of success between two rows that played the same tasks, as text."""
-    return difference_text(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
-
-
-def difference_text(ones: Sequence[bool], others: Sequence[bool]) -> str:
-    """``paired_difference`` as text, such as "-50.0 [-83.2, +16.6]"."""
-    mean, low, high = paired_difference(ones, others)
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
 def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float, float]:
     """Mean of ``ones`` - ``others`` over the same tasks, and the bounds of its 95 % interval, in percentage points:
     Wald's interval after adding 0.5 to the number of tasks with each pair of outcomes (Agresti and Min 2005)."""
@@ -68,34 +47,29 @@ def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[flo
     return 100 * mean, 100 * max(centre - half, -1.0), 100 * min(centre + half, 1.0)
 
 
-def suite_cells(row: Row, plain: Row) -> list[str]:
-    """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
-    cells = {
-        "under": row["under"],
-        "success": f"{100 * row['success']:.1f} %",
-        "against": difference(row, plain) if row is not plain else "",
-        "steps": f"{row['steps']:.1f}",
-        "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
-        "invalid": f"{row['invalid']:.0%}",
-        "reasoned": f"{row['reasoned']:.0%}",
-        "obeyed": f"{row['obeyed']:.0%}" if row["under"] == _INJECTION else "",
-    }
-    return [cells[key] for key in SUITE_COLUMNS]
-
-
-def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of a suite by policy and mode, in their order: the undisturbed row comes first."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["policy"], row["mode"]), []).append(row)
-    return found
-
-
 def print_suite(rows: Sequence[Row], console: Terminal) -> None:
-    """Print one table per policy and mode."""
-    for (policy, mode), each in grouped(rows).items():
-        table = narrow_table({heading: key == "under" for key, heading in SUITE_COLUMNS.items()})
+    """Print one table per policy and mode. The undisturbed row comes first."""
+    tables: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        tables.setdefault((row["policy"], row["mode"]), []).append(row)
+    for (policy, mode), each in tables.items():
+        table = narrow_table({heading: heading == "environment" for heading in _HEADINGS})
         for row in each:
-            table.add_row(*(Text(visible(text)) for text in suite_cells(row, each[0])))
+            table.add_row(*(Text(visible(text)) for text in _cells(row, each[0])))
         console.print("", Text(f"What {visible(policy)} withstands, {mode}", style="bold"), table, sep="\n")
-    console.print(Text(SUITE_NOTE, style="dim"))
+    console.print(Text(_NOTE, style="dim"))
+
+
+def _cells(row: Row, plain: Row) -> tuple[str, ...]:
+    """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
+    mean, low, high = paired_difference(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
+    return (
+        row["under"],
+        f"{100 * row['success']:.1f} %",
+        f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if row is not plain else "",
+        f"{row['steps']:.1f}",
+        f"{row['generated_tokens'] / row['tasks']:,.0f}",
+        f"{row['invalid']:.0%}",
+        f"{row['reasoned']:.0%}",
+        f"{row['obeyed']:.0%}" if row["under"] == _INJECTION else "",
+    )

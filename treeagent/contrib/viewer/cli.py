@@ -10,9 +10,7 @@ import typer
 
 from treeagent.contrib.viewer.collect import Content, collect
 from treeagent.contrib.viewer.page import write_page
-from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.terminal import Terminal
-from treeagent.store import shard_names
 
 app = typer.Typer()
 _EVERY = 2.0
@@ -25,12 +23,6 @@ def view(
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.html", help="The page's file; by default view.html in the first RUN."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Show only the trees of this name, such as collect-3. Give it again for more."
-        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Write the page again as the runs go on, until interrupted or finished.")
@@ -49,11 +41,7 @@ def view(
     going, shown = True, False
     while going:
         going = follow and any(map(_is_being_written, run_folders))  # before the read, so that the end is shown too
-        before, content = content, collect(run_folders, only or ())
-        if only and not content.index["trees"]:
-            known = {name for run in run_folders for part in ("trees", "episodes") for name in shard_names(run / part)}
-            told = ", ".join(sorted(known)) or "none"
-            raise RunError(f"no run has trees named {', '.join(only)}: there are {told}")
+        before, content = content, collect(run_folders)
         if content != before or not going:
             write_page(page, content, follow=going)
             size = page.stat().st_size / 1e6

@@ -31,17 +31,14 @@ class Content:
     """JSON arrays of trees, each gzipped and in base64."""
 
 
-def collect(paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
-    """The content of the page for the runs in the folders ``paths``, with only the trees and episodes of these names,
-    such as "collect-3"; empty for all."""
+def collect(paths: Sequence[Path]) -> Content:
+    """The content of the page for the runs in the folders ``paths``."""
     runs, trees, pieces = list[dict[str, Any]](), list[dict[str, Any]](), list[str]()
     for number, path in enumerate(paths):
         run, used = Run.open(path), set[int]()
         for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
             for file in shards(folder):
                 name, index = shard_place(file)
-                if names and name not in names:
-                    continue
                 waiting, size = list[bytes](), 0
                 for line, (tree, packed) in enumerate(_packed(run, name, index, kind)):
                     written = orjson.dumps(packed.rows)
