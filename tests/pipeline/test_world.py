@@ -78,7 +78,7 @@ def test_a_world_model_is_fitted_and_audited(finished_run: Path, run: Path) -> N
     audited = treeagent("world", "eval", run)
     assert audited.returncode == 0, audited.stderr
     found = json.loads((run / "fidelity.json").read_text())
-    assert set(found) >= KEYS and "openings of tasks" in audited.stdout
+    assert set(found) >= KEYS and "imagined experience" in audited.stdout
     assert 0 <= found["lambda_cap"] <= 1
     assert found["unreadable"] < 0.5  # so many steps at least teach the form of answers
     assert found["openings"]["observation_exact"] > 0.5

@@ -3,7 +3,7 @@ resumed evaluation plays none of them twice.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,11 +21,6 @@ from treeagent.world_model.fidelity import wilson_interval
 
 Row = dict[str, Any]
 """One row of results, as ``summarise`` makes it."""
-
-
-def stage_of_row(row: Mapping[str, Any]) -> str:
-    """Name of the stage that made a row of results, and of its shards of episodes and trees."""
-    return evaluation_stage(str(row["policy"]), str(row["mode"]))
 
 
 def evaluation_stage(policy: str, mode: str) -> str:
