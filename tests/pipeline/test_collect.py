@@ -1,5 +1,6 @@
 """What the jobs of an update make of trees."""
 
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -207,7 +208,7 @@ def test_an_environment_that_cannot_go_back_plays_one_episode_after_another(para
     job = EvaluationJob(config, tmp_path / "base", "base", 0, range(3), None, "greedy")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [(outcome.error, outcome.reward, outcome.steps) for outcome in outcomes] == [("", 1.0, 2)] * 3
-    assert greedy_success(load_checkpoint(tmp_path / "base"), config)() == 1.0
+    assert greedy_success(load_checkpoint(tmp_path / "base"), config, Counter())() == 1.0
 
 
 def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path: Path) -> None:

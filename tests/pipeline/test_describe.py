@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from report_sample import ROWS, sample_tree
 
-from treeagent.pipeline.outcomes import Outcome, limits_met
+from treeagent.pipeline.outcomes import Outcome, limits_in_words, limits_met
 from treeagent.pipeline.report.describe import (
     Row,
     cell,
@@ -101,6 +101,8 @@ def test_the_limits_that_an_episode_met_are_named() -> None:
     assert limits_met(lost, played, None, budget) == every[:3]
     assert limits_met(lost, plan, plan, Limits(simulations=3)) == (every[0], every[2])
     assert limits_met(Outcome("a", 1.0, 4, cut_off=True), played, plan, budget) == ()
+    [sentence] = limits_in_words({"environment.max_steps": 7, "search.limits": 1}, 8)
+    assert sentence.startswith("88% of the episodes were cut off by environment.max_steps: raise it")
 
 
 def test_a_row_whose_ends_betray_success_is_marked() -> None:

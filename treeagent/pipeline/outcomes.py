@@ -3,7 +3,7 @@ resumed evaluation plays none of them twice.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,15 @@ from treeagent.world_model.fidelity import wilson_interval
 
 Row = dict[str, Any]
 """One row of results, as ``summarise`` makes it."""
+OFTEN = 0.2
+"""From this share of episodes on, a limit that cut them off is named."""
+CURES = {
+    "environment.max_steps": "raise it, unless the environment's own limit ends them",
+    "policy.max_new_tokens": "raise it, or set policy.structured=true or policy.thought_tokens to end turns in time",
+    "the model's context": "lower policy.max_new_tokens or the length of observations, or set policy.context=drop",
+    "search.limits": "search stopped there before search.limits.simulations: raise the other limits",
+}
+"""Each limit that may cut off an episode, with the cure."""
 
 
 def evaluation_stage(policy: str, mode: str) -> str:
@@ -150,6 +159,15 @@ def limits_met(outcome: Outcome, episode: Tree, plan: Tree | None, limits: Limit
         "search.limits": stopped,
     }
     return tuple(limit for limit, is_met in met.items() if is_met)
+
+
+def limits_in_words(met: Mapping[str, int], episodes: int) -> list[str]:
+    """Sentences that name the limits that cut off many of some episodes, with the cure."""
+    return [
+        f"{met[limit] / episodes:.0%} of the episodes were cut off by {limit}: {cure}"
+        for limit, cure in CURES.items()
+        if met.get(limit, 0) >= OFTEN * episodes
+    ]
 
 
 def all_failed_at_start(outcomes: Sequence[Outcome]) -> bool:

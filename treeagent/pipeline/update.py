@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from treeagent.pipeline.build import (
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Emit, Event, logged, training_hooks
 from treeagent.pipeline.opening import training_threads
+from treeagent.pipeline.outcomes import limits_in_words, limits_met
 from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
@@ -165,7 +167,8 @@ def train_policy(
     values = known if len({row.task_id for row in known}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
-    success = greedy_success(checkpoint, config)
+    limits = Counter[str]()
+    success = greedy_success(checkpoint, config, limits)
     hooks: dict[str, Any] = {**training_hooks(emit, job.out.name, job.scratch, lambda: lead(model, success))}
     if job.method != "rft":
         hooks["temperature"] = config.policy.temperature
@@ -184,17 +187,21 @@ def train_policy(
             "needs two tasks or more"
         )
     if result.best_step == 0:
+        advice = (
+            "learn from more trees, validate on more tasks (update.validation_tasks), or change "
+            f"update.{job.method}.learning_rate"
+        )
         alarms.append(
             f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
-            f"{settings.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn "
-            "from more trees, validate on more tasks (update.validation_tasks), or change "
-            f"update.{job.method}.learning_rate"
+            f"{settings.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; "
+            f"{'; '.join(limits_in_words(limits, settings.validation_tasks)) or advice}"
         )
     return facts | {"alarms": alarms}
 
 
-def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
-    """A function that plays the validation tasks greedily by the model's current weights: the share solved."""
+def greedy_success(checkpoint: Checkpoint, config: RunConfig, limits: Counter[str]) -> Callable[[], float]:
+    """A function that plays the validation tasks greedily by the model's current weights: the share solved. ``limits``
+    then counts the limits that cut off the others."""
     env, seconds = environment(config), config.search.step_seconds
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
@@ -203,9 +210,12 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     def measure() -> float:
         player = in_steps(make_policy(checkpoint, config).greedy(), config)  # a new one, since the weights have changed
         solved = 0
+        limits.clear()
         for group in playable_together(env, config.environment.parallel, tasks):
             played = execute(player, dynamics, group, [0] * len(group), [()] * len(group), seconds)
-            solved += sum(outcome.success for outcome in asyncio.run(played)[0])
+            for outcome, episode in zip(*asyncio.run(played), strict=True):
+                solved += outcome.success
+                limits.update(limits_met(outcome, episode, None, config.search.limits))
         return solved / len(tasks)
 
     return measure

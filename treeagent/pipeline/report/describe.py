@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from treeagent.pipeline.outcomes import CURES, OFTEN
 from treeagent.search.node import Edge, Node, Tree, reaches
 from treeagent.types import Action
 
@@ -21,15 +22,6 @@ RESULT_COLUMNS = {
     "seconds": "seconds",
 }
 """Keys of a row, in the order in which they are shown, with their headings."""
-_OFTEN = 0.2
-"""From this share of episodes on, a limit that cut them off is named."""
-_CURES = {
-    "environment.max_steps": "raise it, unless the environment's own limit ends them",
-    "policy.max_new_tokens": "raise it, or set policy.structured=true or policy.thought_tokens to end turns in time",
-    "the model's context": "lower policy.max_new_tokens or the length of observations, or set policy.context=drop",
-    "search.limits": "search stopped there before search.limits.simulations: raise the other limits",
-}
-"""Each limit that may cut off an episode, with the cure."""
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -73,9 +65,9 @@ def headline(rows: Sequence[Row]) -> str:
 def limits(rows: Sequence[Row]) -> list[str]:
     """Sentences that name the limits that cut off many episodes as the cause, before any other advice."""
     sentences = []
-    for limit, cure in _CURES.items():
+    for limit, cure in CURES.items():
         shares = [(row, row.get("limits", {}).get(limit, 0.0)) for row in rows]
-        if cut := [f"{_label(row)} {_percent(share)} %" for row, share in shares if share >= _OFTEN]:
+        if cut := [f"{_label(row)} {_percent(share)} %" for row, share in shares if share >= OFTEN]:
             sentences.append(f"Cut off by {limit}: {', '.join(cut)} of the episodes: {cure}.")
     return sentences
 
