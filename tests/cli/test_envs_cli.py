@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import app
 from treeagent.envs import Demonstrator, Env, ToolSpec, check_env
-from treeagent.envs.base import SnapshotKind, StepResult
+from treeagent.envs.base import StepResult
 from treeagent.envs.check import check_tasks
 from treeagent.envs.example import Example
 from treeagent.types import Split, Task, ToolCall
@@ -113,32 +112,6 @@ class Moody(Text):
         return (f"thank you {self.mood}", *super().step(action)[1:])
 
 
-class Fated(Text):
-    """A restored snapshot goes on with its copied random state, whatever ``reseed`` says."""
-
-    snapshot_kind: SnapshotKind = "exact"
-    stochastic = True
-
-    def __init__(self) -> None:
-        self.rng = random.Random(0)
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        self.rng.seed(seed)
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return (f"{self.rng.random()}", *super().step(action)[1:])
-
-    def snapshot(self) -> object:
-        return self.said, self.rng.getstate()
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self.said, state = cast(tuple[str, tuple[int, ...]], snapshot)
-        self.rng.setstate(state)
-
-
 @pytest.mark.parametrize("make", [Quiz, Text, Example])
 def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
     env = make()
@@ -154,7 +127,6 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Twice, "'forty-two', repeated after the end, is rewarded again by 1"),
         (Telling, "the answer 'forty-two' stands in"),
         (Moody, "two instances answer the same episode differently"),
-        (Fated, "restore with another reseed never leads elsewhere"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:

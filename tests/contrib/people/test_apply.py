@@ -66,16 +66,6 @@ def test_a_vetoed_action_is_worse_than_its_siblings_and_never_taught() -> None:
     assert advantages([tree], AdvantageConfig())[id(tree.root.edges[0])] < 0
 
 
-def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
-    """The end of A, A1 has one visit with return 1: W(A1) goes from 1 to 0, and W(A) from 3 to 2."""
-    tree = hand_tree()
-    a = tree.root.edges[0]
-    won = below(a).edges[0]
-    assert apply_marks(tree, deciding([say(tree, below(won), "failed", "A", "A1")]), MARGIN) == {"episodes": 1}
-    assert (won.reward, won.value, a.value) == (0.0, 0.0, 0.5)
-    assert list(imitation_rows(tree, ImitationConfig())) == []
-
-
 def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
     """B1 hit a limit. With γ = 1/2 the return from it goes from 0 to 1: W(B1) gains 1 and W(B) gains 1/2."""
     tree = hand_tree()

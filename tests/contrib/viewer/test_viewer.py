@@ -13,9 +13,7 @@ from report_sample import TASK, sample_tree
 from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
 
 from treeagent.config import RunConfig
-from treeagent.contrib.viewer.collect import collect
 from treeagent.contrib.viewer.pack import FLAGS, criticality, pack
-from treeagent.contrib.viewer.page import write_page
 from treeagent.search.record import to_record
 from treeagent.search.searcher import Growth, backup
 
@@ -107,18 +105,3 @@ def test_the_page_allows_its_own_script_and_style_alone(tmp_path: Path) -> None:
     assert not re.search("[\x00\x07\x1b\u202e\u2066]", texts) and "\\\\u202e" in texts
     again = treeagent("view", run, "--out", tmp_path / "again.html")
     assert again.returncode == 0 and (tmp_path / "again.html").read_text() == page
-
-
-def test_the_page_of_a_whole_run(finished_run: Path, tmp_path: Path) -> None:
-    write_page(page := tmp_path / "view.html", collect([finished_run]))
-    data = opened(page.read_text())
-    index = data["index"]
-    trees = [each for each in index["trees"] if each["kind"] == "trees"]
-    assert {each["name"] for each in trees} >= {"collect", "evaluate-base-mcts"}
-    assert len(trees) < len(index["trees"]) and not index["follow"]
-    [run] = index["runs"]
-    first = data[f"piece-{trees[0]['piece']}"][trees[0]["place"]]
-    assert len(first["order"]) == trees[0]["simulations"]
-    step = first["steps"][0]
-    words = "".join(run["vocabulary"][str(token)] for token in step["tokens"])
-    assert words.removesuffix("<|end|>") == step["text"]
