@@ -1,7 +1,6 @@
 """Alarms: signs that training goes wrong, in the figures of rounds and the metrics of updates: the echo trap of RAGEN
 (Wang et al. 2025), in which spread and entropy fall before the reward does; repetition; malformed calls."""
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,6 @@ _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
 """A warm start warns if it makes more than this many passes over its distinct rows: the model then memorises them."""
-_CLIPPED = 1.0
-"""The norm to which trainers clip a gradient. A smaller norm does no harm, however much it has grown."""
 _EXPLAINED = 0.01
 """A value head that explains a smaller share of the variance of returns is no better than a constant."""
 
@@ -76,10 +73,8 @@ def imagination_alarms(target: float, allowed: float) -> list[str]:
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
     """Warnings from the metrics of one update, whose best weights are kept, so that a collapse shows only here."""
     warnings: list[str] = []
-    validations, clips, distances, norms = (
-        [row[name] for row in rows if name in row]
-        for name in ("validation", "clip_ratio/region_mean", "kl", "grad_norm")
-    )
+    names = ("validation", "clip_ratio/region_mean", "kl")
+    validations, clips, distances = ([row[name] for row in rows if name in row] for name in names)
     if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
         warnings.append(
             f"collapse: {validations[-1]:.0%} of the validation tasks succeed after the update's last step, "
@@ -94,14 +89,6 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             f"distance: KL from the behaviour policy reached {max(distances):.2f} nats a token: raise beta, or lower "
             "the learning rate"
         )
-    for index in range(1, len(norms)):
-        usual = statistics.median(norms[:index])
-        if norms[index] > max(_CLIPPED, 20 * usual):
-            warnings.append(
-                f"gradient: its norm jumped to {norms[index]:.1f} where {usual:.2g} was usual before: lower the "
-                "learning rate"
-            )
-            break
     return warnings
 
 
