@@ -13,7 +13,6 @@ from torch import equal
 from toy_doors import Doors, Opener
 
 from treeagent.agent.checkpoint import load_checkpoint
-from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, StepResult
 from treeagent.generators.turn import ReAct
@@ -156,13 +155,3 @@ def test_a_warm_start_stops_where_no_demonstration_succeeds(tmp_path: Path) -> N
     for named in ("0 of 24", "0.0%", "72 of 72", "the doors are locked"):
         assert named in str(stop.value)
     assert not run.stages()
-
-
-def test_a_head_for_engines_is_fitted_behind_the_same_policy(tmp_path: Path) -> None:
-    """The policy learns together with a head on hidden states in any case."""
-    hidden, _ = start(tmp_path / "hidden", [])
-    told, _ = start(tmp_path / "logprobs", ["update.value_reads=logprobs"])
-    assert same_weights(hidden, told)
-    heads = [ValueHead.load(folder) for folder in (hidden, told)]
-    assert [head.reads for head in heads] == ["hidden", "logprobs"]
-    assert isinstance(heads[1], LogprobHead) and heads[1].chosen
