@@ -32,11 +32,6 @@ def test_a_beta_posterior_by_hand() -> None:
     assert Beta().after([1.5, -0.5]) == Beta(1.5, 1.5)
 
 
-@pytest.mark.parametrize("prior", [Gaussian(), Beta()])
-def test_without_returns_a_posterior_is_its_prior(prior: Gaussian | Beta) -> None:
-    assert prior.after([]) == prior
-
-
 @pytest.mark.parametrize(
     ("posterior", "mean", "variance"),
     [

@@ -18,13 +18,10 @@ authors' program: m = 0, κ = ν = 1, τ² = 0.1, and Jeffreys' α = β = ½. As
 state where the new child was made, the child itself, and, on the way up to the root, every child on the path and the
 CONT above it.
 
-Differences from the paper: there, a node is a whole answer with a score, and each of its children is a refinement.
-Here, a node is a state in the middle of an episode, and a child is one step further. The return of a new child is the
-step's reward plus V(s) of the state it led to. It predicts how the episode will end from there, and is not the score of
-a finished answer. Only the end of an episode is finished, and nothing continues it. Ends and explored subtrees
-therefore leave CONT, and the search stops when nothing is left. Equal calls are one child: a sample that repeats a call
-continues below it, and adds no evidence for GEN. Returns are normalised to [0, 1] by the range of the tree's returns;
-the paper's scores already lie in [0, 1].
+Differences from the paper, where a node is a whole answer with a score and a child is a refinement: here, a node is a
+state in the middle of an episode, and a child is one step further. The return of a new child is the step's reward plus
+V(s). Nothing continues an end, so ends and explored subtrees leave CONT. Equal calls are one child: a sample that
+repeats a call continues below it, and adds no evidence for GEN. Returns are normalised by the range of the tree's.
 """
 
 import math
@@ -46,14 +43,10 @@ from treeagent.types import derive_seed
 class Gaussian:
     """The normal-inverse-χ² posterior of a mean return; without returns it is the prior."""
 
-    mean: float = 0.0
-    """m: the mean."""
-    kappa: float = 1.0
-    """κ: the weight of the mean, as a number of returns."""
-    nu: float = 1.0
-    """ν: the weight of the variance, as a number of returns."""
-    variance: float = 0.1
-    """τ²: the variance of a return."""
+    mean: float = 0.0  # m
+    kappa: float = 1.0  # κ: the weight of the mean, as a number of returns
+    nu: float = 1.0  # ν: the weight of the variance, as a number of returns
+    variance: float = 0.1  # τ²: the variance of a return
 
     def after(self, returns: Sequence[float]) -> "Gaussian":
         """The posterior after these returns, with this distribution as the prior."""
@@ -90,12 +83,10 @@ class Beta:
 
 @dataclass(frozen=True, slots=True)
 class _Returns:
-    """The returns of an edge, kept apart by kind of simulation."""
+    """The returns of an edge: of the simulation that generated the child, and of those that continued below it."""
 
     first: list[float] = field(default_factory=list[float])
-    """Return of the simulation that generated the child; empty before that."""
     later: list[float] = field(default_factory=list[float])
-    """Returns of the simulations that continued below the child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +98,23 @@ class _Posteriors:
     rng: np.random.Generator
     returns: dict[int, _Returns] = field(default_factory=dict[int, _Returns])
     """The returns of each edge, by the edge's ``id``."""
-    computed: dict[tuple[str, int], tuple[tuple[float, ...], Gaussian | Beta]] = field(
-        default_factory=dict[tuple[str, int], tuple[tuple[float, ...], Gaussian | Beta]]
-    )
-    """The last posterior of each edge, and of GEN and CONT of each node, with what it was computed from."""
 
     def of(self, edge: Edge) -> _Returns:
         return self.returns.setdefault(id(edge), _Returns())
 
-    def draw(self, key: tuple[str, int], lists: Sequence[list[float]]) -> float:
-        """A draw from the posterior after the returns in ``lists``. The posterior is computed again only if there are
-        other returns, or another range by which they are normalised."""
+    def draw(self, lists: Sequence[list[float]]) -> float:
+        """A draw from the posterior after the returns in ``lists``."""
         values = self.growth.value_range
-        # The lists only grow, so their identities and lengths determine their content.
-        state = (values.low, values.high, *(number for each in lists for number in (id(each), len(each))))
-        known = self.computed.get(key)
-        if known is None or known[0] != state:
-            posterior = self.prior.after([values.normalise(each) for returns in lists for each in returns])
-            known = self.computed[key] = state, posterior
-        return known[1].draw(self.rng)
+        return self.prior.after([values.normalise(each) for returns in lists for each in returns]).draw(self.rng)
 
     def prefers_new(self, node: Node, choices: Sequence[Edge]) -> bool:
         """Whether the draw for GEN beats the draw for CONT, which leads to one of ``choices``."""
-        new = self.draw(("GEN", id(node)), [self.of(edge).first for edge in node.edges])
-        return new > self.draw(("CONT", id(node)), [self.of(edge).later for edge in choices])
+        new = self.draw([self.of(edge).first for edge in node.edges])
+        return new > self.draw([self.of(edge).later for edge in choices])
 
     def best(self, choices: Sequence[Edge]) -> Edge:
         """The child with the greatest draw."""
-        draws = [self.draw(("child", id(edge)), [self.of(edge).first, self.of(edge).later]) for edge in choices]
+        draws = [self.draw([self.of(edge).first, self.of(edge).later]) for edge in choices]
         return choices[draws.index(max(draws))]
 
 
@@ -150,9 +130,8 @@ class ABMCTSOptions:
 class ABMCTS(Searcher):
     """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
 
-    Candidates are sampled one at a time, as in the paper. GEN uses up candidates that are not tried yet before it
-    samples others. Parallel simulations (``leaves``) draw from the same posteriors and differ by their random draws. No
-    two of them try the same edge.
+    GEN uses up candidates that are not tried yet before it samples another one. Parallel simulations (``leaves``) draw
+    from the same posteriors, and no two of them try the same edge.
     """
 
     Options = ABMCTSOptions

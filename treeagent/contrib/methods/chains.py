@@ -77,9 +77,8 @@ class EntropyExpand(RandomExpand):
     """TreeRL's rollouts (Hou et al. 2025, "EPTree"): they continue from the most surprising actions.
 
     The paper forks at the tokens with the greatest entropy, which it estimates by -log π of the sampled token. The
-    states of a tree lie between actions, so an action is scored here by its most surprising token. The authors' code
-    never picks a token twice, and never the first token of a branch. Here states with the fewest samples come first,
-    which is equivalent until all actions of a group were picked. Ties go to the earliest.
+    states of a tree lie between actions, so an action is scored here by its most surprising token, and states with the
+    fewest samples come first: the authors' code picks no token twice.
     """
 
     def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:

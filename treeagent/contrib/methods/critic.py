@@ -1,9 +1,5 @@
-"""AI feedback: a language model that ranks the candidates of a state against each other (Agent Q, section 5.1.1).
-
-Nothing is sampled. The candidates are listed under letters at the end of the state's conversation, and the answer is
-the likeliest of these letters as the next token. If the chat template opens a thought, it is closed first. The next
-question continues the same conversation, so nothing is read twice.
-"""
+"""AI feedback: a language model that ranks the candidates of a state against each other (Agent Q, section 5.1.1). They
+are listed under letters at the end of the conversation, and the answer is the likeliest letter as the next token."""
 
 import random
 from collections.abc import Sequence
@@ -40,12 +36,10 @@ NEXT_QUESTION = "Leave {letter} out. Which of the others does? Answer with its l
 class LMCritic:
     """Ranks candidates: asks a language model for the best one, leaves it out and asks again.
 
-    The score of a candidate is its rank, mapped linearly to [0, 1]: the best has 1, the worst 0 (the paper does not
-    give a mapping). Models prefer some positions of a list, so the candidates are listed in a seeded order and in its
-    reverse, and the two scores are averaged. Scores depend neither on the order of the given candidates nor on the
-    other states of the batch. Candidates with equal text count as one. If a question is longer than the model's
-    context, or its request fails, all remaining candidates get the mean of the remaining scores. If a state has more
-    candidates than there are letters, all of its candidates get the mean, 1/2.
+    The score of a candidate is its rank, mapped linearly to [0, 1]: the best has 1, the worst 0. Models prefer some
+    positions of a list, so the candidates are listed in a seeded order and in its reverse, and the two scores are
+    averaged. Candidates with equal text count as one. If a question cannot be read or its request fails, the remaining
+    candidates get the mean of the remaining scores; so do more candidates than there are letters.
     """
 
     generator: Generator
@@ -67,8 +61,7 @@ class LMCritic:
         ]
 
     def _rankings(self, state: State, texts: Sequence[str]) -> tuple["_Ranking", "_Ranking"]:
-        """The rankings of a state: its distinct texts in a seeded order and in the reverse order. The seed depends only
-        on the task, the conversation and the texts."""
+        """The rankings of a state: its distinct texts in a seeded order and in the reverse order."""
         order = sorted(set(texts))
         contents = (message.content for message in state.messages)
         random.Random(derive_seed("critic", state.task.id, state.task.seed, *contents, *order)).shuffle(order)
@@ -76,8 +69,7 @@ class LMCritic:
         return _Ranking.of(state.task.id, messages_read, order), _Ranking.of(state.task.id, messages_read, order[::-1])
 
     async def _read_shared(self, rankings: Sequence[tuple["_Ranking", "_Ranking"]]) -> None:
-        """Make the generator read the common prefix of both rankings of each state, so that its cache holds it for
-        both."""
+        """Make the generator's cache hold the common prefix of both rankings of each state."""
         unfinished = [both for both in rankings if all(map(self._is_unfinished, both))]
         if unfinished:
             shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in unfinished]

@@ -23,16 +23,9 @@ class Lookahead(Searcher):
     """From the current state, examine every candidate ``depth`` steps deep, with K candidates at each state.
     Take the first action of the best path, and plan again from where it leads, until the episode ends.
 
-    A simulation examines one candidate of the current state and backs up the best path beyond it. N(s,a) counts how
-    often an edge was on such a path, and W(s,a) sums the returns of these paths. Edges that were examined but never on
-    such a path stay in the tree with N = 0. ``most_visited_path`` gives the actions taken. If a sibling has as many
-    visits as the first action of the plan, the plan is backed up again. This costs only simulations, and may exceed
-    their limit. If a limit ends the planning of a state, the candidates that were not examined again compete with what
-    is known of them.
-
-    If ``dynamics`` is a world model, the actions are also taken in imagination. To plan from what really happens, take
-    the first action in the real environment, and search again under a dynamics whose ``reset`` returns the state that
-    the action led to.
+    A simulation examines one candidate of the current state and backs up the best path beyond it; N(s,a) and W(s,a)
+    count such paths and sum their returns. ``most_visited_path`` gives the actions taken: if a sibling has as many
+    visits as the first action of the plan, the plan is backed up again.
     """
 
     Options = LookaheadOptions
