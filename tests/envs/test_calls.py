@@ -30,14 +30,10 @@ TOOLS = (text_tool("search", "Search.", "query"), text_tool("look", "Look."), AD
     [
         ("search[red kettle]", ToolCall("search", {"query": "red kettle"})),
         ("search[a, b [c]]", ToolCall("search", {"query": "a, b [c]"})),
-        ("search[12]", ToolCall("search", {"query": "12"})),
         ("search[]", ToolCall("search", {"query": ""})),
-        ('search {"query": "red"}', ToolCall("search", {"query": "red"})),
         ("search", ToolCall("search", {})),
         ("look", ToolCall("look", {})),
-        ("look[]", ToolCall("look", {})),
         ("guess[7]", ToolCall("guess", {"n": 7})),
-        ("guess[seven]", ToolCall("guess", {"n": "seven"})),
         ("add[1, -2]", ToolCall("add", {"x": 1, "y": -2})),
         ('add {"x": 1}', ToolCall("add", {"x": 1})),
         ("find[red, blue]", ToolCall("find", {"text": "red, blue"})),
@@ -73,7 +69,7 @@ def test_an_argument_in_brackets_is_what_its_schema_allows(schema: dict[str, obj
     assert isinstance(told, str) == (bool(schema) and "string" not in str(schema))
 
 
-@pytest.mark.parametrize("name", ["num/guess", "num guess", "num:guess@2", "search", "search[x]"])
+@pytest.mark.parametrize("name", ["num guess:@2", "search[x]"])
 def test_a_tool_may_have_any_name(name: str) -> None:
     tools = (ToolSpec(name, "Guess.", GUESS.parameters), *TOOLS[:1])
     assert read_call(f"{name}[7]", tools) == ToolCall(name, {"n": 7})

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import itertools
 import random
 from collections.abc import Sequence
 
@@ -140,12 +139,7 @@ def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str
 
 
 @pytest.mark.parametrize(
-    ("fault", "at"),
-    [
-        *itertools.product(("garbage", "no number", "no text", "raise"), ("reset", "step")),
-        ("no number", "verify"),
-        ("raise", "verify"),
-    ],
+    ("fault", "at"), [("garbage", "reset"), ("no number", "step"), ("raise", "step"), ("raise", "verify")]
 )
 def test_in_this_process_too_a_fault_costs_its_own_tree_only(fault: str, at: str) -> None:
     trees = grow(Stairs(), [stairs_task(0), stairs_task(1, fault, at), stairs_task(2)], WordsPolicy("up", "down"))
@@ -190,7 +184,7 @@ def test_planning_does_not_know_the_luck_of_the_execution() -> None:
     assert set(told(executed)) & set(told(planned)) == {"roll\nshake"}
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(2))
 def test_a_hidden_reward_shows_nowhere(index: int) -> None:
     task = SHOP.tasks("test", 4)[index]
     # The same calls under true and flipped labels: one buys the right product, the other the wrong one.

@@ -1,15 +1,12 @@
 """Environments declare if only a success ends an episode, and the check detects a missing declaration."""
 
-from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 import pytest
-from faulty_envs import STAIRS, Stairs, stairs_task
+from faulty_envs import Stairs, stairs_task
 
 from treeagent.cli.envs import find
-from treeagent.envs import Env, EnvWrapper, check_env, make_env
-from treeagent.envs.worker import WorkerEnv
+from treeagent.envs import Env, check_env
 from treeagent.types import ToolCall
 
 EXAMPLE = "treeagent.envs.example:Example"
@@ -48,25 +45,3 @@ def test_the_check_advises_to_declare_it(made: type[Env], advised: bool) -> None
 def test_a_declaration_that_does_not_hold_is_a_violation() -> None:
     [violation] = check_env(ToldPit(), stairs_task(1)).violations
     assert "only_success_ends" in violation
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "declared"),
-    [
-        (EXAMPLE, {}, True),
-        ("shop", {"products": 200}, False),
-    ],
-)
-def test_what_ships_declares_what_the_check_finds(name: str, options: Mapping[str, object], declared: bool) -> None:
-    with closing(make_env(name, options)) as env:
-        assert env.only_success_ends == declared
-        report = check_env(env, env.tasks("train", 1)[0], branches=0)
-        assert not report.violations
-        assert report.solved and bool(report.failed) != declared
-
-
-def test_wrappers_pass_it_on() -> None:
-    assert EnvWrapper(Told()).only_success_ends and not EnvWrapper(Stairs()).only_success_ends
-    for name, declared in ((EXAMPLE, True), (STAIRS, False)):
-        with closing(WorkerEnv(name)) as env:
-            assert env.only_success_ends == declared

@@ -54,7 +54,7 @@ def test_what_no_table_holds_is_refused() -> None:
     assert (said, ended, info) == ("no person red", False, {"tool_error": "no person red"})
 
 
-@pytest.mark.parametrize("calls", range(0, 9))
+@pytest.mark.parametrize("calls", (0, 1, 3, 8))
 def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
     env = ToolboxEnv(ToolboxOptions(calls, calls))
     for task in env.tasks("test", 30):

@@ -1,8 +1,5 @@
-"""Checks of the values that an environment returns. A value that passes them can be stored.
-
-A user's environment may return anything: half a surrogate pair, an integer of a hundred digits, an object. The checks
-raise an exception for such a value, and it becomes the error of that episode, as a crash does.
-"""
+"""Checks of the values that an environment returns. A value that passes them can be stored; for any other, they raise
+an exception, which becomes the error of that episode, as a crash does."""
 
 import asyncio
 import math
@@ -64,7 +61,7 @@ def checked_task(task: Task) -> Task:
 
 
 def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
-    """Return the result of ``reset``; raise ``EnvBroken`` if it is not (observation, info)."""
+    """Return the result of ``reset``."""
     match answer:
         case (str() as observation, dict() as info) if is_unicode(observation):
             return observation, info
@@ -72,7 +69,7 @@ def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
 
 
 def checked_step(answer: object) -> StepResult:
-    """Return the result of ``step``, its reward as a float; raise ``EnvBroken`` if it is not a ``StepResult``."""
+    """Return the result of ``step``, its reward as a float."""
     match answer:
         case (
             str() as observation,
@@ -89,14 +86,14 @@ def checked_step(answer: object) -> StepResult:
 
 
 def checked_verdict(answer: object) -> float | None:
-    """Return the result of ``verify``; raise ``EnvBroken`` if it is neither a finite number nor None."""
+    """Return the result of ``verify``."""
     if answer is None or (isinstance(answer, Real) and math.isfinite(answer)):
         return None if answer is None else float(answer)
     raise EnvBroken(f"verify returned {answer!r:.200}: it must return a finite number or None")
 
 
 def checked_key(answer: object) -> str | None:
-    """Return the result of ``state_key`` as text, or None; raise ``EnvBroken`` if it cannot be stored."""
+    """Return the result of ``state_key`` as text, or None."""
     key = None if answer is None else str(answer)
     if key is None or is_unicode(key):
         return key
@@ -104,7 +101,7 @@ def checked_key(answer: object) -> str | None:
 
 
 def checked_legal(answer: object) -> tuple[str, ...] | None:
-    """Return the result of ``legal_actions``; raise ``EnvBroken`` if it is neither a list of texts nor None."""
+    """Return the result of ``legal_actions``."""
     if answer is None:
         return None
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
@@ -113,7 +110,7 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
 
 
 def checked_turn(answer: object) -> tuple[str, str]:
-    """Return the result of a demonstrator's ``act``; raise ``EnvBroken`` if it is not (thought, call)."""
+    """Return the result of a demonstrator's ``act``."""
     match answer:
         case (str() as thought, str() as call) if is_unicode(thought + call):
             return thought, call

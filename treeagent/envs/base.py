@@ -36,20 +36,14 @@ class Demonstrator(Protocol):
     """A scripted player. A warm start imitates its episodes. It may read the environment's hidden state."""
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        """Return the next turn in the environment's current state: (thought, call).
-
-        The call is a text such as ``search[red lamp]`` or ``add {"x": 1, "y": 2}``; ``envs/calls.py`` documents how a
-        text names a tool. Every random choice must come from ``rng``.
-        """
+        """Return the next turn in the environment's current state: (thought, call). The call is a text such as
+        ``search[red lamp]`` (``envs/calls.py``). Every random choice must come from ``rng``."""
         ...
 
 
 class Env(Protocol):
-    """An environment that an agent acts in by text or by calling tools.
-
-    Subclass it and write ``reset``, ``step`` and ``tasks``. Every other member has a default, which means that the
-    environment lacks that capability. ``treeagent envs check module:Class`` checks the rules below.
-    """
+    """An environment that an agent acts in by text or by calling tools. Subclass it and write ``reset``, ``step`` and
+    ``tasks``; the other members add capabilities. ``treeagent envs check module:Class`` checks the rules below."""
 
     snapshot_kind: SnapshotKind = "replay"
     """How search returns to an earlier state. "exact": by ``snapshot`` and ``restore``. "replay": by a reset with the
@@ -58,8 +52,8 @@ class Env(Protocol):
     stochastic: bool = False
     """Whether the same action in the same state may lead to different observations."""
     only_success_ends: bool = False
-    """Whether only a success can end an episode, so that every failure runs on to a limit. The end of an episode then
-    reveals success even to a search that sees no rewards. Its results are therefore labelled as pass@N."""
+    """Whether every failure runs on to a limit. The end of an episode then reveals success even to a search that sees
+    no rewards, so results are labelled as pass@N."""
     origin: Origin = "real"
     """"imagined" if a world model answers. Imagined steps are counted and stored separately from real ones."""
     extra: ClassVar[str] = ""
@@ -68,15 +62,8 @@ class Env(Protocol):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start an episode of ``options["task"]``, a ``Task``; ``task_to_play`` reads it.
-
-        Args:
-            seed: seed of every random choice in the episode. The same task and seed give the same episode.
-
-        Returns:
-            (observation, info). The observation is text for the agent and must not contain the answer. ``info`` may be
-            empty.
-        """
+        """Start an episode of ``options["task"]``, a ``Task``; ``task_to_play`` reads it. The same task and ``seed``
+        give the same episode. Returns (observation, info); the observation is text and must not contain the answer."""
         ...
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -96,19 +83,13 @@ class Env(Protocol):
             ``rewards.function``; the agent never sees it, and evaluation withholds it like every reward.
 
         Raises:
-            Unanswered: the environment cannot answer this action; for example, a world model gave an unreadable
-                answer. The step becomes a dead end of unknown value.
+            Unanswered: the environment cannot answer this action. The step becomes a dead end of unknown value.
         """
         ...
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return the tasks from ``start`` up to, but not including, ``start + count`` of a split.
-
-        Every call must return the same tasks. No task may be in two splits.
-
-        Raises:
-            ValueError: the split has fewer tasks.
-        """
+        """Return the tasks from ``start`` up to, but not including, ``start + count`` of a split, always the same ones.
+        No task may be in two splits. Raises ``ValueError`` if the split has fewer tasks."""
         ...
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -132,11 +113,8 @@ class Env(Protocol):
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """Return to the state in which ``snapshot`` was taken.
-
-        Args:
-            reseed: seed of all random choices from here on. ``None`` restores the state of the random generator, too.
-        """
+        """Return to the state in which ``snapshot`` was taken. ``reseed`` is the seed of all random choices from here
+        on; ``None`` restores the state of the random generator, too."""
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def state_key(self) -> str | None:
@@ -150,8 +128,7 @@ class Env(Protocol):
         return None
 
     def close(self) -> None:
-        """Free the processes, files and connections that the environment holds. Called when its process ends by
-        itself."""
+        """Free the processes, files and connections that the environment holds."""
         return None
 
 

@@ -3,16 +3,12 @@
 A text calls a tool in one of these ways:
 
 * ``name`` or ``name[]`` calls a tool without arguments. If the tool requires one text, ``name[]`` passes an empty text.
-* ``name[text]`` calls a tool with one argument: everything between the outer brackets, including commas and brackets.
-  If the tool has several arguments but requires exactly one, the text is the required one.
-* ``name[first, second]`` calls a tool that requires several arguments, in the order of ``required`` in its schema. The
-  text must contain exactly one comma fewer than there are arguments.
+* ``name[text]`` calls a tool with one argument, or the required one: everything between the outer brackets.
+* ``name[first, second]`` calls a tool that requires several arguments, in the order of ``required``, without commas.
 * ``name {"key": value}`` calls any tool, with its arguments as a JSON object.
 * Any other text calls the only tool, if that takes one text: ``go north`` calls ``act[go north]``.
 
-Between brackets, an argument is JSON if its schema allows no text: ``add[1, 2]`` passes two integers. It is a text if
-the schema allows nothing else. Otherwise it is JSON of one of the other types, if it can be read as such, and else a
-text (``read_value``).
+Between brackets, an argument is JSON or a text, as its schema allows (``read_value``).
 """
 
 import re
@@ -43,18 +39,9 @@ _ALL = frozenset(TYPES)
 
 def text_tool(name: str, description: str, *arguments: str, read_only: bool = False, answers: bool = False) -> ToolSpec:
     """Return the description of a tool whose ``arguments`` are all required texts."""
-    return ToolSpec(
-        name,
-        description,
-        {
-            "type": "object",
-            "properties": {argument: {"type": "string"} for argument in arguments},
-            "required": list(arguments),
-            "additionalProperties": False,
-        },
-        read_only,
-        answers,
-    )
+    texts = {argument: {"type": "string"} for argument in arguments}
+    schema = {"type": "object", "properties": texts, "required": list(arguments), "additionalProperties": False}
+    return ToolSpec(name, description, schema, read_only, answers)
 
 
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
@@ -98,7 +85,7 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     if written is not None:
         try:
             arguments = orjson.loads(written)
-        except ValueError:  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
+        except ValueError:
             return f"the arguments of {name} are no JSON object"
         return ToolCall(name, arguments)
     known = next((tool for tool in tools if tool.name == name), None)

@@ -50,6 +50,10 @@ _DIFFERENCES = {
     "transfer": "pickled snapshots fail on another instance: set snapshot_kind = 'replay'",
     "undeclared": "branches lead elsewhere with another reseed: set stochastic = True",
 }
+_FATED = (
+    "restore with another reseed never leads elsewhere: replace the copied random state, or leave stochastic out if "
+    "nothing is left to chance"
+)
 
 
 @dataclass(slots=True)
@@ -64,11 +68,9 @@ class CheckReport:
     """Number of branches that were compared with a replay of the same actions from a reset."""
     equal_branches: int = 0
     solved: int = 0
-    """Episodes that ended in success."""
     failed: int = 0
-    """Episodes that ended in failure."""
     unended: int = 0
-    """Episodes that ran on to a limit without success."""
+    """Episodes that ended in success, in failure, and not at all without success."""
     longest: int = 0
     """Calls of the demonstration without errors; 0 if there is none."""
     best: float = 0.0
@@ -136,13 +138,13 @@ def tool_faults(tools: Sequence[ToolSpec]) -> Iterator[str]:
 
 def _types_in(schema: object) -> Iterator[str]:
     if isinstance(schema, Mapping):
-        named = schema.get("type")
-        yield from [named] if isinstance(named, str) else named if isinstance(named, list | tuple) else ()
-        for key, part in schema.items():
-            yield from _types_in(part) if key not in ("enum", "const", "default", "examples") else ()
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            yield from _types_in(part)
+        named = schema.get("type", ())
+        yield from [named] if isinstance(named, str) else map(str, named if isinstance(named, list | tuple) else ())
+        parts = [part for key, part in schema.items() if key not in ("enum", "const", "default", "examples")]
+    else:
+        parts = list(schema) if isinstance(schema, list | tuple) else []
+    for part in parts:
+        yield from _types_in(part)
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -283,19 +285,13 @@ class _Check:
             self.report.equal_branches += not differing & {"branch", "replay"}
         self.report.branches = compared
         if not compared:
-            self.report.skipped.append(
-                "forks: no actions to try; pass actions, or offer legal_actions or a demonstrator"
-            )
+            self.report.skipped.append("forks: no actions to try; offer legal_actions or a demonstrator")
         if found["changed"]:
             self.expect(False, "the snapshot changes when the environment goes on: return a copy (copy.deepcopy)")
             return
         for name, what in _DIFFERENCES.items():
             self.expect(not found[name], f"{found[name]} of {compared} {what}")
-        self.expect(
-            not compared or found["fated"] < compared,
-            "restore with another reseed never leads elsewhere: "
-            "replace the copied random state, or leave stochastic out if nothing is left to chance",
-        )
+        self.expect(not compared or found["fated"] < compared, _FATED)
         self.expect(
             not self.refused,
             f"step refuses {len(self.refused)} actions that legal_actions lists, such as {self.refused[:1]!r:.100}: "
@@ -338,8 +334,8 @@ class _Check:
         theirs = self.play(calls, self.other)
         same = self.play(calls) == results
         self.expect(same, "steps of one instance change what another instance answers: they share state")
-        told = "two instances answer the same episode differently: seed all that reset draws"
-        self.expect(not same or theirs == results, told)
+        differ = "two instances answer the same episode differently: seed all that reset draws"
+        self.expect(not same or theirs == results, differ)
 
     def episodes(self) -> None:
         """Play demonstrations and random episodes: count how they end, and check the range of what they earn and that

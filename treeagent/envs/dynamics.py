@@ -28,7 +28,7 @@ class _Episode:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Snapshot in a ``State`` of an ``EnvDynamics``: the mark to return to, and the sum of the rewards on the way."""
+    """Snapshot in a ``State``: the mark to return to, and the sum of the rewards on the way."""
 
     mark: Mark
     episode: _Episode = field(compare=False)
@@ -81,7 +81,7 @@ class EnvDynamics:
 
     @property
     def replayed_steps(self) -> int:
-        """Environment steps really made so far to return to earlier states by replay."""
+        """Environment steps made so far to return to earlier states by replay."""
         return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
 
     async def reset(self, task: Task) -> State:
@@ -134,21 +134,15 @@ class EnvDynamics:
                 verdict = checked_verdict(env.verify()) if terminated else None
                 if verdict is not None and not episode.has_verifier:
                     raise EnvBroken(
-                        f"verify returned {verdict} at the end of the episode, but None at its start: return a number "
-                        "from the start on, such as 0"
+                        f"verify returned {verdict} at the end, but None at the start: return a number there"
                     )
                 place, mark = checked_key(env.state_key()), fork.mark()
                 legal = None if terminated or truncated else self._legal_actions(env)
         except Unanswered as unanswered:
-            reason = storable(str(unanswered))
+            reason, cost = storable(str(unanswered)), _cost(episode, replayed)
+            after = _next_state(state, action, f"Unanswered: {reason}", None, position)
             return Transition(
-                _next_state(state, action, f"Unanswered: {reason}", None, position),
-                reward=None,
-                truncated=True,
-                origin=episode.origin,
-                invalid=True,
-                cost=_cost(episode, replayed),
-                error=reason,
+                after, reward=None, truncated=True, origin=episode.origin, invalid=True, cost=cost, error=reason
             )
         episode.last = mark
         reward = verdict if verdict is not None else 0.0 if episode.has_verifier else env_reward
@@ -169,7 +163,7 @@ class EnvDynamics:
 
 
 def _position(state: State) -> _Position:
-    assert isinstance(state.snapshot, _Position), "another dynamics made this state"
+    assert isinstance(state.snapshot, _Position)
     return state.snapshot
 
 

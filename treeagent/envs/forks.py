@@ -64,7 +64,10 @@ class Forkable:
         """Take an action, as ``Env.step``. A text that names a tool becomes a ``ToolCall`` (``calls.as_call``)."""
         mark = self._current_mark()
         self.forget_state()
-        result = checked_step(self.env.step(self._call(action)))
+        if self._tools is None:
+            self._tools = self.env.tools()
+        # A world model reads calls as they were written.
+        result = checked_step(self.env.step(action if self.env.origin == "imagined" else as_call(action, self._tools)))
         self._state_seed = derive_seed(self._state_seed, repr(action))
         hashes = (*mark.hashes, _hash(result[0]))
         self._current = Mark(mark.task, (*mark.actions, action), hashes, self._state_seed)
@@ -92,23 +95,15 @@ class Forkable:
             self._current = mark
         elif mark != self._current:
             if self.env.snapshot_kind == "none" and mark.actions:
-                name = type(self.env).__name__
-                raise ValueError(f"{name} has snapshot_kind 'none' and cannot go back: search it with a world model")
+                raise ValueError("the environment's snapshot_kind is 'none': search it with a world model")
             self._compare(mark, 0, self.reset(mark.task)[0])
             for number, action in enumerate(mark.actions, start=1):
                 self.replayed_steps += 1
                 self._compare(mark, number, self.step(action)[0])
 
     def forget_state(self) -> None:
-        """Forget the current state, for example after a call of the environment has failed."""
+        """Forget the current state, for example after an error."""
         self._current = None
-
-    def _call(self, action: str | ToolCall) -> str | ToolCall:
-        if isinstance(action, ToolCall) or self.env.origin == "imagined":  # a world model reads calls as written
-            return action
-        if self._tools is None:
-            self._tools = self.env.tools()
-        return as_call(action, self._tools)
 
     def _current_mark(self) -> Mark:
         if self._current is None:

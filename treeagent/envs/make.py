@@ -18,32 +18,26 @@ BUILT_IN = {
 
 
 def env_class(name: str) -> type[Env]:
-    """Return the class, or the function that makes it, of an environment: a short name, or the user's own by
-    ``"module:Class"``. The module may be in the current folder."""
+    """Return the class or function that makes an environment: a short name, or the user's own "module:Class"."""
     found: type[Env] = seams.resolve("environment.name", name, BUILT_IN)
     return found
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
-    """Build an environment by its short name, or the user's own by ``"module:Class"``.
-
-    A class with an ``options_type`` gets one value of that type, any other class gets the options as keyword arguments.
-    """
+    """Build an environment. A class with an ``options_type`` gets one value of that type, any other the options as
+    keyword arguments."""
     factory = env_class(name)
     if not _makes(factory, Env):
         raise UserError(
-            f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function whose return type is one"
+            f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function that returns one"
         )
     env: Env = _made(factory, options or {}, f"environment {name!r}")
     return env
 
 
 def wrap(env: Env, wrappers: Sequence[str | Mapping[str, object]]) -> Env:
-    """Put wrappers around an environment, the first of them next to it.
-
-    Args:
-        wrappers: each a short name or ``"module:Class"``, or a table with this ``name`` and ``options``.
-    """
+    """Put wrappers around an environment, the first of them next to it: each a short name, a "module:Class", or a table
+    with this ``name`` and ``options``."""
     for wrapper in wrappers:
         match {"name": wrapper} if isinstance(wrapper, str) else wrapper:
             case {"name": str(name), **rest} if rest.keys() <= {"options"}:

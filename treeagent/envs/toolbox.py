@@ -26,14 +26,14 @@ _READS: Mapping[str, tuple[str, str]] = {
     "phone_of": ("room", "number"),
 }
 """The kinds of argument and result of each tool that reads a table."""
-_PAIR = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}}
+_PAIR = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}, "required": ["x", "y"]}
 ADD, ANSWER = "add", "answer"
 TOOLS: tuple[ToolSpec, ...] = (
     *(
-        text_tool(name, f"Look up the {name.partition('_')[0]} of a {taken}.", taken, read_only=True)
+        text_tool(name, f"Look up the {name[:-3]} of a {taken}.", taken, read_only=True)
         for name, (taken, _) in _READS.items()
     ),
-    ToolSpec(ADD, "Add two numbers.", {**_PAIR, "required": ["x", "y"], "additionalProperties": False}, read_only=True),
+    ToolSpec(ADD, "Add two numbers.", {**_PAIR, "additionalProperties": False}, read_only=True),
     text_tool(ANSWER, "Answer the question in one word. Ends the visit.", "text", answers=True),
 )
 
@@ -143,9 +143,9 @@ def _tables(rng: random.Random, count: int) -> dict[str, dict[str, str]]:
 def _pipeline(
     rng: random.Random, tables: Mapping[str, Mapping[str, str]], calls: int, gives: str = ""
 ) -> list[Question]:
-    """Draw a question of exactly ``calls`` calls. Its answer is of the kind ``gives``, or of any kind if that is empty.
-    If there are at least three calls and the answer may be a number, a third of the questions add the answers of two
-    shorter questions."""
+    """Draw a question of exactly ``calls`` calls whose answer is of the kind ``gives``, or of any kind if that is
+    empty. A third of those of three calls or more add the answers of two shorter questions, where a number may be
+    given."""
     if calls >= 3 and gives in ("", "number") and rng.random() < 1 / 3:
         first = rng.randint(1, calls - 2)
         return [ADD, *(_pipeline(rng, tables, each, "number") for each in (first, calls - 1 - first))]
@@ -199,11 +199,9 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         return TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        options = self.options
-        kind = f"toolbox{options.least_calls}-{options.most_calls}-{options.people}"
-        found = []
+        options, found = self.options, list[Task]()
         for index in range(start, start + count):
-            name = f"{kind}-{split}-{index}"
+            name = f"toolbox{options.least_calls}-{options.most_calls}-{options.people}-{split}-{index}"
             key, words = draw(random.Random(derive_seed(name)), options)
             found.append(Task(name, words, split, index, to_jsonable_python(key)))
         return found
@@ -221,7 +219,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
 
 class ToolboxDemonstrator:
     """Makes the calls of the pipeline one after another, then answers. With probability ``noise`` it makes another
-    call: with another tool or argument, or an answer that is wrong or too early."""
+    call."""
 
     def __init__(self, env: ToolboxEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)

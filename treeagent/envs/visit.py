@@ -96,7 +96,7 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
         return call
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """Take one action, as ``Env.step``. The reward is the verdict at the end of the episode and 0 before."""
+        """Take one action. The reward is the verdict at the end of the episode and 0 before."""
         over = self.verdict() is not None
         try:
             if over:
@@ -120,11 +120,7 @@ class DrawnTasks:
     rows decides the split, so no two splits share a task. The prompt can depend on the rows."""
 
     def __init__(
-        self,
-        name: str,
-        prompt: str | Callable[[Sequence[str]], str],
-        key: str,
-        draw: Callable[[int], Sequence[str]],
+        self, name: str, prompt: str | Callable[[Sequence[str]], str], key: str, draw: Callable[[int], Sequence[str]]
     ) -> None:
         self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
         self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
@@ -145,7 +141,6 @@ class DrawnTasks:
                 self._seen.add(text)
                 known = self._tasks[drawn_split]
                 prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
-                known.append(
-                    Task(f"{self._name}-{drawn_split}-{len(known)}", prompt, drawn_split, seed, {self._key: rows})
-                )
+                name = f"{self._name}-{drawn_split}-{len(known)}"
+                known.append(Task(name, prompt, drawn_split, seed, {self._key: rows}))
         return found[start:end]

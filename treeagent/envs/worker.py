@@ -1,8 +1,6 @@
-"""Run any environment in its own process, so that one that hangs, crashes or returns nonsense costs only one task.
-
-The parent talks to the process over a socket, one request and one reply at a time, each under a time limit. A process
-that exceeds a limit is killed with all that it has started; the next ``reset`` or ``restore`` starts a new one.
-"""
+"""Run any environment in its own process, so that one that hangs, crashes or returns nonsense costs only one task. A
+process that exceeds a time limit is killed with all that it has started; the next ``reset`` or ``restore`` starts a new
+one."""
 
 import contextlib
 import faulthandler
@@ -33,10 +31,8 @@ _START = (
 )
 _SECRET_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Suffixes of environment variables that are not passed to the process, since an agent might read them there."""
-_STDERR_BYTES = 2**20
-"""Size of the file with the process's output beyond which it is emptied before the next request."""
-_LAST_BYTES, _LAST_LINES = 4000, 10
-"""Most bytes and lines of a failed process's output that an error message quotes."""
+_STDERR_BYTES, _LAST_BYTES, _LAST_LINES = 2**20, 4000, 10
+"""Bytes of the process's output beyond which it is dropped, and what an error message quotes of it at most."""
 _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its pipe."""
 _EPISODE_STARTS = frozenset({"reset", "restore"})
@@ -180,9 +176,9 @@ class _RemoteDemonstrator:
     noise: float
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        turn, state = self.env._call("act", self.noise, rng)
+        (thought, call), state = self.env._call("act", self.noise, rng)
         rng.setstate(state)
-        return cast(tuple[str, str], turn)
+        return thought, call
 
 
 class _Process:
@@ -224,8 +220,7 @@ class _Process:
         return self._process.poll() is not None
 
     def end(self, grace_seconds: float = 0.0) -> str:
-        """Wait up to ``grace_seconds`` for the process to end, then kill it and all processes that it has started.
-        Returns how it ended and the last lines of its output."""
+        """Wait up to ``grace_seconds``, then kill the process and all that it has started. Returns how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
         with contextlib.suppress(ProcessLookupError):
@@ -245,8 +240,7 @@ def kill_at_close(lifeline: int, process_id: int) -> None:
     """Make the kernel kill ``process_id`` (negative: a process group) when the last writing end of the pipe whose
     reading end is ``lifeline`` is closed, at the latest when the parent that holds it ends. Linux only.
 
-    It works before the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG,
-    it depends on the parent process and not on the thread that started the child.
+    Code of the process cannot prevent it. Unlike PR_SET_PDEATHSIG, it does not depend on the thread that started it.
     """
     if sys.platform == "linux":
         # These settings belong to the open pipe: they stay after the parent closes its own reading end.
@@ -269,7 +263,7 @@ def serve(channel_number: int) -> None:
 
 
 class _Host:
-    """The environment in the worker process, with its own versions of calls that need more than a method of ``Env``."""
+    """The environment in the worker process, with its own versions of some methods."""
 
     def __init__(self) -> None:
         self.env: Env
@@ -324,6 +318,5 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception as error:  # a user's object may raise anything
         raise EnvBroken(
-            f"{value!r:.200} cannot be pickled ({error}): return plain values; a snapshot that is no value wants "
-            "snapshot_kind = 'replay'"
+            f"{value!r:.200} cannot be pickled ({error}): return plain values, or set snapshot_kind = 'replay'"
         ) from None

@@ -1,6 +1,5 @@
 """Gymnasium's environments behind treeagent's contract: real ones, wrapped ones, and ones whose copies are wrong."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +31,6 @@ class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined,
     """Is pickled as its constructor arguments, so a copy is back at the start."""
 
 
-class Closing(Corridor):
-    """A game that ends with its first step and does not start again after it was closed."""
-
-    closed = False
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        if self.closed:
-            raise RuntimeError("reset after close")
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        return 1, 1.0, True, False, {}
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class Unpicklable(Corridor):
     def __init__(self) -> None:
         self.open = (number for number in range(3))
@@ -66,15 +48,6 @@ def corridor(game: Any) -> GymnasiumEnv:
         actions={"right": 1, "left": -1},
         success=paid,
     )
-
-
-def test_trying_whether_copies_play_on_does_not_close_the_game() -> None:
-    game = Closing()
-    env = corridor(game)
-    assert env.snapshot_kind == "exact"
-    assert env.reset(seed=0) == ("at 0", {})
-    env.close()
-    assert game.closed
 
 
 @pytest.mark.parametrize(
@@ -103,16 +76,6 @@ def test_any_registered_environment_of_named_actions_is_played(name: str, action
     assert report.passed, report.violations
     assert report.equal_branches == report.branches > 2
     assert env.tasks("train", 1)[0].id == f"{name}-train-0"
-
-
-def test_an_environment_of_ones_own_is_wrapped_as_it_is() -> None:
-    env = corridor(Corridor())
-    assert env.snapshot_kind == "exact"
-    env.reset()
-    for place in ("at 1", "at 2", "at 3"):
-        assert env.step("right")[0] == place
-    assert env.verify() == 1.0
-    assert pickle.loads(pickle.dumps(env.snapshot())) == env.snapshot()
 
 
 @pytest.mark.parametrize("game", [Rebuilt, Unpicklable])

@@ -53,22 +53,12 @@ def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
     assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
 
 
-def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
-    for call in ('read {"name": "none"}', "write[oslo]", 'read {"name": 3}', 'read {"lines": 1}', "add[]", "write[]"):
-        observation, reward, terminated, truncated, info = env.step(call)
-        assert info["tool_error"] == observation
-        assert (reward, terminated, truncated) == (0.0, False, False)
-    assert env.step("find[bird]")[0] == "kiwi"
-
-
 @pytest.mark.slow
-def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv) -> None:
     assert env.snapshot_kind == "replay"
     other = notes()
     calls = ["find[norway]", "find[bird]", 'read {"name": "kiwi"}', 'read {"name": "x"}', "answer[Chile]"]
     report = check_env(env, QUESTION, other=other, actions=calls, branches=4, depth=3)
-    with capsys.disabled():
-        print(f"mcp: {report.equal_branches} of {report.branches} branches equal their replays")
     other.close()
     assert report.passed, report.violations
     assert report.equal_branches == report.branches > 1

@@ -45,34 +45,17 @@ READ = (
     "open({path!r})",
     "open({path!r}, 'rb')",
     "os.open({path!r}, os.O_PATH)",
-    "os.open({path!r}, os.O_RDONLY | os.O_NONBLOCK)",
     "os.stat({path!r})",
-    "os.lstat({path!r})",
     "os.listdir({path!r})",
-    "os.scandir({path!r})",
     "os.readlink({path!r})",
     "os.access({path!r}, 0) or os.stat({path!r})",
     "os.getxattr({path!r}, 'user.x')",
-    "os.statvfs({path!r})",
     "os.chdir({path!r})",
     "os.chroot({path!r})",
 )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "{file}",
-        "{folder}",
-        "/etc/passwd",
-        "/proc/self/environ",
-        "/dev/zero",
-        "/",
-        os.__file__,
-        __file__,
-        "/no/such/file",
-    ],
-)
+@pytest.mark.parametrize("path", ["{file}", "{folder}", "/proc/self/environ", "/dev/zero", __file__, "/no/such/file"])
 def test_code_can_neither_open_a_file_nor_tell_whether_it_exists(path: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("key")
@@ -106,22 +89,17 @@ def test_no_file_is_changed(tmp_path: Path) -> None:
     changes = [
         f"os.remove({place})",
         f"os.rename({place}, {other})",
-        f"os.replace({place}, {other})",
         f"os.link({place}, {other})",
         f"os.symlink({place}, {other})",
         f"os.truncate({place}, 0)",
         f"os.chmod({place}, 0)",
-        f"os.chown({place}, 1, 1)",
-        f"os.utime({place}, (0, 0))",
         f"os.setxattr({place}, 'user.x', b'1')",
         f"os.mkfifo({other})",
-        f"os.mknod({other})",
         f"os.mkdir({other})",
         f"os.rmdir({str(tmp_path)!r})",
         "os.memfd_create('x')",
         "os.pipe()",
         "os.dup(1)",
-        "os.eventfd(0)",
     ]
     before = file.stat()
     assert set(answers(changes, "import os")) == {"PermissionError"}
@@ -152,16 +130,11 @@ def test_there_is_no_network_no_other_process_and_no_environment() -> None:
         "os.execv('/bin/true', ['true'])",
         "os.posix_spawn('/bin/true', ['true'], {})",
         f"os.kill({os.getpid()}, 9)",
-        f"os.killpg({os.getpid()}, 9)",
         f"os.pidfd_open({os.getpid()})",
         f"os.sched_setaffinity({os.getpid()}, {{0}})",
-        f"os.sched_getaffinity({os.getpid()})",
         f"os.setpriority(os.PRIO_PROCESS, {os.getpid()}, 19)",
-        f"os.getpgid({os.getpid()})",
         "os.setuid(0)",
         "os.setsid()",
-        "os.uname()",
-        "os.nice(1)",
         "import socket",
         "_thread.start_new_thread(print, ())",
         f"time.clock_gettime(({~os.getpid()} << 3) | 2)",  # the CPU time of another process
@@ -213,13 +186,11 @@ def test_what_waits_without_end_is_ended() -> None:
         assert said(code, seconds=1.0) == "it took too long"
 
 
-@pytest.mark.slow  # the CPU time limit is reached twice
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_computes_without_end_is_ended() -> None:
-    assert "seconds of processor time" in said("while True: pass", seconds=250.0)
-    assert "seconds of processor time" in said(
-        "import signal; signal.signal(signal.SIGXCPU, lambda *_: 0)\nwhile True: pass", seconds=250.0
-    )
+    ignoring = "import signal; signal.signal(signal.SIGXCPU, lambda *_: 0)\nwhile True: pass"
+    assert "seconds of processor time" in said(ignoring, seconds=250.0)
 
 
 def test_a_fork_bomb_hungry_code_and_chatter_are_held() -> None:
@@ -231,13 +202,6 @@ def test_a_fork_bomb_hungry_code_and_chatter_are_held() -> None:
     assert len(run.output) <= 2**16
     # The file for results must not be a way to fill the parent's memory.
     assert Sandbox().run("import os\nwhile True: os.write(int(__import__('sys').argv[1]), b'1' * 9999)").error
-
-
-def test_no_process_is_left_behind() -> None:
-    for code in ("import time; time.sleep(1000)", "while True: print(1)", "import os; os.abort()", "print(1)"):
-        Sandbox(seconds=1.0).run(code)
-    found = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-    assert "child.py" not in found
 
 
 def test_a_run_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
@@ -273,7 +237,7 @@ def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.Mon
         make_env("python")
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 97, 255])
+@pytest.mark.parametrize("code", [0, 97])
 @pytest.mark.parametrize("written", ["", "seccomp is refused", "locked\n"])
 def test_code_cannot_claim_that_the_sandbox_is_missing(code: int, written: str) -> None:
     run = Sandbox().run(f"import os, sys; os.write(int(sys.argv[1]), {written.encode()!r}); os._exit({code})", [()])

@@ -45,7 +45,7 @@ class PlanningOptions:
     """Predicates whose facts the agent does not see; by default those that follow from others, such as ``clear``."""
     show: Literal["state", "changes"] = "state"
     """What the agent reads after an action: "state" is every fact that holds, "changes" only the facts that the action
-    made true or false. If many facts hold, changes are shorter, so that longer plans fit into the model's context."""
+    made true or false, which is shorter if many facts hold."""
     show_commands: bool = False
     """Show the possible actions after each observation."""
 
@@ -58,12 +58,9 @@ class Place(NamedTuple):
 
 
 class PlanningEnv(VisitEnv[Place]):
-    """PDDL planning problems as text: take actions until the goal holds, then finish.
-
-    Problems are generated for four domains, with a size that controls the horizon. An action is a name and its objects,
-    such as ``unstack a b``, or a call of the only tool, ``act``. Only ``finish`` ends an episode:
-    the reward is 1 if the goal holds then, and 0 otherwise. The end of an episode therefore does not reveal a success,
-    and a dead end is not reported."""
+    """PDDL planning problems as text, of four domains with a size that controls the horizon. An action is a name and
+    its objects, such as ``unstack a b``, or a call of ``act``. Only ``finish`` ends an episode, with reward 1 if the
+    goal holds then: the end does not reveal a success, and a dead end is not reported."""
 
     options_type = PlanningOptions
 
@@ -89,7 +86,6 @@ class PlanningEnv(VisitEnv[Place]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         self._at = task, Place(self._planner_of(_lines_in(task)).problem.start)
         return self._shown(), {}
@@ -122,7 +118,6 @@ class PlanningEnv(VisitEnv[Place]):
         return self._drawn.tasks(split, count, start)
 
     def verify(self) -> float:
-        """Return 1 if the agent has finished and the goal holds, otherwise 0."""
         visit = self.visit
         return float(visit.finished and self.problem.goal.holds(visit.state))
 
@@ -149,7 +144,7 @@ class PlanningEnv(VisitEnv[Place]):
         return prompt_of(self._problem(lines), self._hidden)
 
     def _shown(self, before: State | None = None) -> str:
-        """Return what the agent reads after an action in the state ``before``, which is None at the start of a task."""
+        """What the agent reads after an action in the state ``before``, which is None at the start of a task."""
         state = self.visit.state
         if before is None or self.options.show == "state":
             text = sentences(state, self._hidden)

@@ -13,8 +13,7 @@ from treeagent.envs.planning.problem import Fact, Problem, State, sentence
 _PATIENCE = 20_000
 """States that the planner expands before it gives up."""
 _WEIGHT = 2
-"""Weight of the heuristic. On generated blocks and logistics problems, a weight of 1 takes about ten times as long for
-hardly shorter plans, and a weight of 5 gives plans that are a fifth longer."""
+"""Weight of the heuristic: 1 takes ten times as long for hardly shorter plans, 5 gives plans a fifth longer."""
 
 
 class Planner:
@@ -26,8 +25,7 @@ class Planner:
         """Plans by state. A plan is known for every state on its path, so following it needs no further planning."""
 
     def plan(self, state: State) -> tuple[str, ...] | None:
-        """Return actions that lead from ``state`` to the goal; ``None`` if there is no plan, or none was found within
-        20,000 expanded states."""
+        """Return actions that lead from ``state`` to the goal; ``None`` if none were found."""
         if state not in self._plans:
             self._plans[state] = left = self._search(state)
             current = state
@@ -131,9 +129,7 @@ FINISH = "finish"
 STUCK = "stuck"
 """The thought if no plan leads to the goal."""
 _ENDS = 0.1
-"""Probability that an error is to finish too early. If errors were drawn uniformly, most episodes would end with such
-an error. If it never happened, every finished episode would be a success, and a value model could not learn that
-finishing may fail."""
+"""Probability that an error is to finish too early: often enough that a value model learns that finishing may fail."""
 
 
 class PlanningDemonstrator:

@@ -6,10 +6,11 @@ or the answer of questions of two splits. All parts are in one corpus.
 
 import itertools
 import random
-import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import resources
+from typing import Any, Literal, get_args
 
 from pydantic_core import to_jsonable_python
 
@@ -26,124 +27,23 @@ class Relation:
 
     name: str
     object: Kind | Literal["river"]
-    sentences: tuple[str, ...]
-    nouns: tuple[str, ...]
+    sentences: Sequence[str]
+    nouns: Sequence[str]
     """Phrases that stand for the object in a longer question."""
-    questions: tuple[str, ...]
+    questions: Sequence[str]
     """Questions that ask for the object."""
 
 
+_WORDS: Mapping[str, Any] = tomllib.loads(
+    resources.files(__package__).joinpath("words.toml").read_text(encoding="utf-8")
+)
 _ABOUT: Mapping[Kind, tuple[Relation, ...]] = {
-    "person": (
-        Relation(
-            "birthplace",
-            "town",
-            ("Born in {}.", "A native of {}.", "Grew up in {}, the place of birth."),
-            ("the birthplace of {}", "the town where {} was born"),
-            ("Where was {} born?", "What is the birthplace of {}?"),
-        ),
-        Relation(
-            "employer",
-            "company",
-            ("Works for {}.", "Employed by {}.", "Holds a post at {}."),
-            ("the employer of {}", "the company that employs {}"),
-            ("Which company does {} work for?", "What is the employer of {}?"),
-        ),
-        Relation(
-            "teacher",
-            "person",
-            ("Studied under {}.", "A pupil of {}.", "Learned the trade from {}."),
-            ("the teacher of {}", "the person who taught {}"),
-            ("Who taught {}?", "Who was the teacher of {}?"),
-        ),
-    ),
-    "town": (
-        Relation(
-            "mayor",
-            "person",
-            ("Its mayor is {}.", "{} presides over the town hall.", "Governed by {}."),
-            ("the mayor of {}", "the head of the town hall of {}"),
-            ("Who is the mayor of {}?", "Who governs {}?"),
-        ),
-        Relation(
-            "river",
-            "river",
-            ("Lies on the {}.", "The {} flows through it.", "Built on the banks of the {}."),
-            ("the river of {}", "the river that flows through {}"),
-            ("Which river flows through {}?", "On which river does {} lie?"),
-        ),
-    ),
-    "company": (
-        Relation(
-            "founder",
-            "person",
-            ("Founded by {}.", "{} set it up.", "Goes back to {}, who started it."),
-            ("the founder of {}", "the person who founded {}"),
-            ("Who founded {}?", "Who is the founder of {}?"),
-        ),
-        Relation(
-            "seat",
-            "town",
-            ("Based in {}.", "Its head office is in {}.", "Run from {}."),
-            ("the seat of {}", "the town where {} is based"),
-            ("Where is {} based?", "In which town is the seat of {}?"),
-        ),
-    ),
-    "book": (
-        Relation(
-            "author",
-            "person",
-            ("Written by {}.", "{} wrote it.", "From the pen of {}."),
-            ("the author of {}", "the writer of {}"),
-            ("Who wrote {}?", "Who is the author of {}?"),
-        ),
-        Relation(
-            "setting",
-            "town",
-            ("Set in {}.", "The story takes place in {}.", "All its scenes are laid in {}."),
-            ("the setting of {}", "the town where {} is set"),
-            ("Where is {} set?", "In which town does {} take place?"),
-        ),
-    ),
+    kind: tuple(Relation(**each) for each in _WORDS[kind]) for kind in get_args(Kind)
 }
 """The relations that an article states, by its kind."""
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"\S+", text))
-
-
-_GIVEN = _words(
-    "Ada Ben Cleo Dan Eva Finn Gina Hugo Iris Jon Kim Leo Mia Ned Olga Paul Rosa Sam Tess Uma Vera Will Xenia Yuri Zoe "
-    "Alan Beth Carl Dora Emil Flora Glen Hanna Igor Jill Karl Lena Mark Nora Otto"
-)
-_FAMILIES = _words(
-    "Abbot Baker Carter Dyer Ellis Fisher Glover Hunter Irwin Jarvis Keller Lambert Mason Norris Osborn Potter Quill "
-    "Reeve Sawyer Turner Upton Vance Weaver Yates Archer Bishop Cooper Draper Ewing Foster Gibson Harper Ingram Jensen "
-    "Knight Lowell Miller Nolan Parker Ramsey Sutton Tanner Walker Young Barlow Cutler Dalton Porter"
-)
-_TOWN_MARKS = _words(
-    "North South East West Upper Lower Old New Great Little Long High Saint Royal Inner Outer Deep Far Near Middle"
-)
-_TOWNS = _words(
-    "Norwick Selford Ashby Bramouth Calstead Dunton Elden Farmere Galbury Holmgate Iverwell Kelwick Lanford Marby "
-    "Ockmouth Penstead Rosden Sandmere Thornbury Ulgate Varwell Weswick Yarford Brinby Cormouth Dalstead Everton "
-    "Fenden Grimmere Harbury Loxgate Morwell Ottwick Priorford Rudby Stanmouth Tolstead Umberton Vexden Wynmere"
-)
-_COLOURS = _words(
-    "Amber Silver Crimson Hollow Quiet Bitter Distant Frozen Golden Hidden Iron Jade Lost Marble Narrow Open Paper "
-    "Restless Scarlet Tender Velvet Wild Yellow Broken Copper Dusty Endless Faded Gentle Humble"
-)
-_NOUNS = _words(
-    "Tide Orchard Lantern Mirror Garden Harvest Compass Bridge Winter Signal Letter Window Shadow Island Feather "
-    "Thread Kingdom Valley Station Promise Echo Candle Meadow Stranger Voyage Summer Circle Anchor Ladder Fountain"
-)
-_TRADES = _words(
-    "Glass Mills Foundry Press Rail Shipping Textiles Brewing Optics Timber Ceramics Mining Paints Motors Clocks Tools"
-)
-_RIVERS = _words(
-    "Avel Bruna Corve Dessa Erin Fyle Gorna Hesk Isel Jorra Kenna Lorva Mosa Nevra Orla Pesk Quen Rilla Sorna Tamor "
-    "Ursa Velna Wesla Xara Yssol Zorn Arnel Bovey Carra Dovra"
+_GIVEN, _FAMILIES, _TOWN_MARKS, _TOWNS, _COLOURS, _NOUNS, _TRADES, _RIVERS = (
+    tuple(_WORDS[name].split())
+    for name in ("given", "families", "town_marks", "towns", "colours", "nouns", "trades", "rivers")
 )
 _NAMES: Mapping[Kind, tuple[Sequence[str], Sequence[str]]] = {
     "person": (_GIVEN, _FAMILIES),
@@ -152,12 +52,6 @@ _NAMES: Mapping[Kind, tuple[Sequence[str], Sequence[str]]] = {
     "book": (_COLOURS, _NOUNS),
 }
 """First and last words of names. Names of every split use the same words, so that a small model can spell them all."""
-_FIRST_SENTENCES: Mapping[Kind, tuple[str, ...]] = {
-    "person": ("A painter.", "A chemist.", "A pilot.", "A singer.", "A judge.", "A surveyor."),
-    "town": ("A market town.", "A harbour town.", "A town in the hills.", "A town of weavers."),
-    "company": ("A family business.", "A firm of forty people.", "A company with a long history."),
-    "book": ("A novel.", "A thriller.", "A book for children.", "A prize-winning novel."),
-}
 _DISTRACTORS = 10
 """One article in this many is a distractor: it is about a name as such, and no question needs it."""
 
@@ -253,7 +147,7 @@ def _other_name(names: Sequence[str], name: str, rng: random.Random) -> str:
 def _article(entity: Entity, rng: random.Random) -> str:
     sentences = [rng.choice(each.sentences).format(entity.facts[each.name]) for each in _ABOUT[entity.kind]]
     rng.shuffle(sentences)
-    return " ".join((rng.choice(_FIRST_SENTENCES[entity.kind]), *sentences))
+    return " ".join((rng.choice(_WORDS["first_sentences"][entity.kind]), *sentences))
 
 
 def _chains(part: Mapping[str, Entity], entity: Entity, hops: int) -> Iterator[_Chain]:

@@ -4,11 +4,16 @@ import math
 import random
 import re
 import sqlite3
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import BeforeValidator, TypeAdapter
 
 from treeagent.envs.visit import CallRefused
 
@@ -71,7 +76,7 @@ class Theme:
 
     tables: tuple[str, ...]
     """Possible names of the main table."""
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], BeforeValidator(str.split)]
     """Names of its rows, at least 20."""
     categories: Mapping[str, tuple[str, ...]]
     """Category columns, with their possible values."""
@@ -81,52 +86,8 @@ class Theme:
     """(name, number column) of possible second tables. Their rows belong to rows of the main table."""
 
 
-_PEOPLE = tuple(
-    re.findall(
-        r"\w+", "Ada Ben Cleo Dan Eva Finn Gina Hugo Iris Jon Kim Leo Mia Ned Olga Paul Rosa Sam Tess Uma Vera Will"
-    )
-)
-_TITLES = tuple(
-    re.findall(
-        r"\w+",
-        "Amber Birch Comet Delta Ember Fable Grove Haven Inlet Jade Knoll Lotus Mesa North Opal Pearl Quartz River "
-        "Slate Tide Umbra Vale",
-    )
-)
-THEMES = (
-    Theme(
-        ("employees", "staff", "workers"),
-        _PEOPLE,
-        {
-            "city": ("Oslo", "Rome", "Lima", "Cairo"),
-            "team": ("sales", "design", "legal", "support"),
-            "level": ("junior", "senior", "lead"),
-        },
-        {"age": (20, 65), "salary": (2000, 9000), "bonus": (100, 900)},
-        (("trips", "cost"), ("sick_notes", "days")),
-    ),
-    Theme(
-        ("books", "titles", "volumes"),
-        _TITLES,
-        {
-            "genre": ("crime", "poetry", "history", "travel"),
-            "language": ("English", "Spanish", "Hindi"),
-            "cover": ("hard", "soft"),
-        },
-        {"pages": (80, 900), "price": (5, 60), "year": (1950, 2024)},
-        (("loans", "weeks"), ("orders", "copies")),
-    ),
-    Theme(
-        ("hotels", "inns", "lodges"),
-        _TITLES,
-        {
-            "country": ("Spain", "Kenya", "Japan", "Peru"),
-            "view": ("sea", "park", "street"),
-            "style": ("modern", "rustic", "classic"),
-        },
-        {"rooms": (8, 300), "price": (40, 400), "floors": (1, 30)},
-        (("bookings", "nights"), ("repairs", "cost")),
-    ),
+THEMES = TypeAdapter(tuple[Theme, ...]).validate_python(
+    tomllib.loads(resources.files(__package__).joinpath("themes.toml").read_text(encoding="utf-8"))["themes"]
 )
 
 

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,152 +40,6 @@ TOOLS = (
     text_tool("select", "Choose an option of a list.", "ref", "option"),
     text_tool("scroll", "Scroll an element up or down by most of its height.", "ref", "direction"),
 )
-
-_BEFORE = """
-const real = Date, shift = real.UTC(2024, 0, 15, 12) - real.now(), now = () => real.now() + shift;
-window.Date = new Proxy(real, {
-  construct: (target, given, made) => Reflect.construct(target, given.length ? given : [now()], made),
-  apply: () => new real(now()).toString(),
-  get: (target, name) => (name === 'now' ? now : target[name]),
-});
-const pending = new Set(), later = setTimeout, never = clearTimeout, frame = requestAnimationFrame;
-window.setTimeout = (call, delay, ...given) => {
-  const timer = later(() => {
-    pending.delete(timer);
-    typeof call === 'function' ? call(...given) : window.eval(call);
-  }, delay);
-  if (!(delay > 1000)) pending.add(timer);
-  return timer;
-};
-window.clearTimeout = timer => { pending.delete(timer); never(timer); };
-window.requestAnimationFrame = call => {
-  const drawn = {};
-  pending.add(drawn);
-  return frame(time => { pending.delete(drawn); call(time); });
-};
-window.treeagentSettle = done => {
-  const patience = performance.now() + 4000;
-  const wait = () => frame(pending.size && performance.now() < patience ? wait : () => frame(() => done()));
-  wait();
-};
-"""
-"""Script that runs before a page's own scripts, to make observations reproducible. Every page starts on the same day,
-because a calendar would show another task on another day. ``treeagentSettle`` waits, for at most four seconds, until
-all timers of up to one second and all animation frames have run. Without this, observations would depend on the
-machine's speed.
-"""
-
-_START = """
-const [seed, mode, limit] = arguments;
-if (window.jQuery) jQuery.fx.off = true;
-const still = document.createElement('style');
-still.textContent = '* { transition: none !important; animation: none !important; }';
-document.head.appendChild(still);
-core.EPISODE_MAX_TIME = limit;
-Math.seedrandom(seed);
-core.setDataMode(mode);
-core.startEpisodeReal();
-"""
-
-_LIST = """
-const roles = {
-  A: 'link', BUTTON: 'button', TEXTAREA: 'textbox', IMG: 'image', LI: 'listitem', TD: 'cell', TH: 'cell',
-  CANVAS: 'canvas', H1: 'heading', H2: 'heading', H3: 'heading', LABEL: 'label',
-};
-const inputs = {
-  button: 'button', submit: 'button', reset: 'button', checkbox: 'checkbox', radio: 'radio', range: 'slider',
-};
-const apart = ['query', 'query-wrap', 'click-canvas', 'attention-canvas', 'reward-display', 'sync-task-cover'];
-const drawn = ['rect', 'circle', 'ellipse', 'polygon', 'line', 'path', 'text', 'image'];
-const used = [
-  'link', 'button', 'textbox', 'checkbox', 'radio', 'slider', 'combobox', 'listbox', 'tab', 'menuitem', 'option',
-];
-const found = [], rows = [];
-const plain = text => text.replace(/\\s+/g, ' ').trim();
-const roleOf = element => {
-  if (element.getAttribute('role')) return element.getAttribute('role');
-  if (element.isContentEditable) return 'textbox';
-  if (element.tagName === 'INPUT') return inputs[element.type] || 'textbox';
-  if (element.tagName === 'SELECT') return element.multiple || element.size > 1 ? 'listbox' : 'combobox';
-  return roles[element.tagName] || (drawn.includes(element.tagName) ? element.tagName : 'text');
-};
-const visit = element => {
-  if (apart.includes(element.id) || ['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(element.tagName)) return;
-  if (element.tagName === 'IFRAME') return element.contentDocument && visit(element.contentDocument.body);
-  const style = getComputedStyle(element);
-  if (style.display === 'none' || style.opacity === '0') return;
-  const box = element.getBoundingClientRect(), role = roleOf(element), use = used.includes(role);
-  const own = plain([...element.childNodes].filter(node => node.nodeType === 3).map(node => node.data).join(' '));
-  const shape = drawn.includes(element.tagName) || role === 'canvas' || role === 'image';
-  const bare = !element.children.length && (style.cursor === 'pointer' || style.backgroundImage !== 'none');
-  const large = shape ? Math.max(box.width, box.height) >= 3 : box.width * box.height > 0;
-  const shown = large && style.visibility === 'visible' && box.right > 0 && box.bottom > 0;
-  if (shown && (use || own || shape || bare)) {
-    const field = ['INPUT', 'TEXTAREA', 'SELECT'].includes(element.tagName);
-    let name = field ? (element.labels && element.labels.length ? plain(element.labels[0].textContent) : '')
-      : plain(use ? element.textContent : own);
-    name = name || element.getAttribute('aria-label') || element.title || element.alt || element.placeholder || '';
-    const states = [];
-    if (role === 'button' && field) name = element.value;
-    else if (role === 'textbox') states.push('value ' + JSON.stringify(field ? element.value : element.innerText));
-    else if (role === 'slider') states.push('value ' + element.value);
-    if (!name && !shape) name = element.className || element.id || '';
-    if (element.checked) states.push('checked');
-    if (element.disabled) states.push('disabled');
-    if (element === element.ownerDocument.activeElement) states.push('focused');
-    if (element.tagName === 'SELECT') {
-      const words = options => JSON.stringify(options.map(option => plain(option.text)));
-      const options = [...element.options];
-      states.push('selected ' + words(options.filter(option => option.selected)), 'options ' + words(options));
-    }
-    if (shape) {
-      const [x, y] = [box.x + box.width / 2, box.y + box.height / 2].map(Math.round);
-      states.push(`at ${x},${y} size ${Math.round(box.width)}x${Math.round(box.height)}`);
-      const fill = element.getAttribute('fill') || element.style.fill;
-      if (fill) states.push('fill ' + fill);
-    }
-    const hidden = element.scrollHeight - element.clientHeight;
-    if (hidden > 1 && element.clientHeight && ['auto', 'scroll'].includes(style.overflowY)) {
-      states.push(`scrolled ${Math.round(element.scrollTop)} of ${hidden}`);
-    }
-    found.push(element);
-    rows.push([role, plain(String(name)).slice(0, 500), states.join(' ')]);
-  }
-  if (element.tagName !== 'SELECT') [...element.children].forEach(visit);
-};
-visit(document.body);
-window.treeagentFound = found;
-const asked = core.getUtterance();
-return [asked.utterance || asked, rows, WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL];
-"""
-
-_POINT = """
-const element = (window.treeagentFound || [])[arguments[0] - 1];
-if (!element || !element.isConnected) return null;
-element.scrollIntoView({block: 'nearest', inline: 'nearest'});
-const box = element.getClientRects()[0];
-if (!box) return null;
-const frame = element.ownerDocument === document ? null : element.ownerDocument.defaultView.frameElement;
-const [left, top] = frame ? [frame.getBoundingClientRect().x, frame.getBoundingClientRect().y] : [0, 0];
-return [Math.floor(left + box.x + box.width / 2), Math.floor(top + box.y + box.height / 2)];
-"""
-
-_SELECT = """
-const element = window.treeagentFound[arguments[0] - 1];
-const option = [...(element.options || [])].find(each => each.text.replace(/\\s+/g, ' ').trim() === arguments[1]);
-if (!option) return false;
-option.selected = true;
-for (const name of ['input', 'change']) element.dispatchEvent(new Event(name, {bubbles: true}));
-return true;
-"""
-
-_SCROLL = """
-let element = window.treeagentFound[arguments[0] - 1];
-while (element && element.scrollHeight <= element.clientHeight + 1) element = element.parentElement;
-if (!element) return false;
-element.scrollTop += arguments[1] * Math.max(10, Math.floor(0.8 * element.clientHeight));
-return true;
-"""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -239,7 +94,7 @@ class MiniWoBEnv(Env):
             page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
             # Some pages use different words in the mode "test".
             mode = "test" if task.split == "test" else "train"
-            driver.execute_script(_START, str(task.seed), mode, _NO_END)
+            driver.execute_script(_script("start"), str(task.seed), mode, _NO_END)
             page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
             return self._look(), {}
         except _browser_errors() as error:
@@ -297,14 +152,14 @@ class MiniWoBEnv(Env):
             self._driver = webdriver.Chrome(options=options, service=service)
             self._driver.set_page_load_timeout(_SECONDS)
             self._driver.set_script_timeout(_SECONDS)
-            self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _BEFORE})
+            self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _script("before")})
             self._driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
         return self._driver
 
     def _look(self) -> str:
         """Wait until the page has settled, and return the list of its elements as text."""
         self._driver.execute_async_script("window.treeagentSettle(arguments[0])")
-        self.utterance, rows, self._ended, reward = self._driver.execute_script(_LIST)
+        self.utterance, rows, self._ended, reward = self._driver.execute_script(_script("list"))
         self._reward = float(reward)
         if self._ended:
             self.elements = ()
@@ -318,7 +173,7 @@ class MiniWoBEnv(Env):
     def _act(self, name: str, arguments: Mapping[str, object]) -> str:
         """Execute a call. Returns why it is impossible, or an empty text."""
         ref = str(arguments["ref"]).strip()
-        point = self._driver.execute_script(_POINT, int(ref)) if ref.isdecimal() else None
+        point = self._driver.execute_script(_script("point"), int(ref)) if ref.isdecimal() else None
         if point is None:
             return f"no element {ref}, use 1 to {len(self.elements)}"
         if name == "click":
@@ -326,12 +181,16 @@ class MiniWoBEnv(Env):
         if name == "type":
             return self._press(point, str(arguments["text"]))
         if name == "select":
-            done = self._driver.execute_script(_SELECT, int(ref), arguments["option"])
+            done = self._driver.execute_script(_script("select"), int(ref), arguments["option"])
             return "" if done else f"element {ref} has no option {arguments['option']}"
         direction = {"up": -1, "down": 1}.get(str(arguments["direction"]))
         if direction is None:
             return "direction must be up or down"
-        return "" if self._driver.execute_script(_SCROLL, int(ref), direction) else f"element {ref} does not scroll"
+        return (
+            ""
+            if self._driver.execute_script(_script("scroll"), int(ref), direction)
+            else f"element {ref} does not scroll"
+        )
 
     def _press(self, point: Sequence[int], text: str | None = None) -> str:
         """Click at a point of the window and, if there is a ``text``, replace the content of the field by it. Returns
@@ -368,6 +227,12 @@ class MiniWoBDemonstrator:
         wrong = not meant or rng.random() < self._noise
         number = rng.randrange(1, len(elements) + 1) if wrong and elements else (meant or [1])[0]
         return ", ".join(quoted), f"click[{number}]"
+
+
+@functools.cache
+def _script(name: str) -> str:
+    """The script in the file ``name``.js."""
+    return resources.files(__package__).joinpath(f"{name}.js").read_text(encoding="utf-8")
 
 
 @functools.cache
