@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import cast
 
 from treeagent.envs import Demonstrator, Env
 from treeagent.envs.base import SnapshotKind, StepResult
-from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Unanswered
+from treeagent.types import Action, Proposal, Split, State, Task, ToolCall
 
 STAIRS = f"{__name__}:Stairs"
 DICE = f"{__name__}:Dice"
@@ -148,12 +147,6 @@ def fail(task: Task) -> StepResult:
             return (*answer[:4], {"lock": threading.Lock()})
         case "raise":
             raise KeyError("stair 2")
-        case "unanswered":
-            raise Unanswered("stair 2")
-        case "chatter":
-            sys.stderr.write("creak\n" * 500_000)
-        case "slow":
-            time.sleep(1)
     return answer
 
 
@@ -231,7 +224,3 @@ def gone(process: int, seconds: float = 10.0) -> bool:
     while runs(process) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not runs(process)
-
-
-def resident_bytes(process: int | str = "self") -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()

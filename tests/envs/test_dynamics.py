@@ -9,7 +9,7 @@ import pytest
 from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env, EnvBroken, SnapshotKind
+from treeagent.envs.base import Env, SnapshotKind
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
@@ -83,18 +83,6 @@ def test_a_success_ends_with_the_verifiers_reward() -> None:
     assert (transition.reward, transition.terminated, transition.truncated) == (1.0, True, False)
 
 
-def test_a_malformed_action_touches_nothing_but_costs_a_step() -> None:
-    dynamics = EnvDynamics(SHOP, max_steps=2)
-    root = reset(dynamics, SHOP.tasks("train", 1)[0])
-    first = step(dynamics, root, act("", error="no call found"))
-    assert first.state.messages[-1].content == "Invalid action: no call found"
-    assert root.key is not None
-    assert (first.invalid, first.truncated, first.reward, first.state.key) == (True, False, 0.0, f"1{root.key[1:]}")
-    second = step(dynamics, first.state, act("search[lamp]"))
-    assert (second.invalid, second.truncated, second.terminated, second.reward) == (False, True, False, 0.0)
-    assert step(dynamics, first.state, act("", error="again")).truncated
-
-
 def test_replayed_steps_are_paid_for() -> None:
     dynamics = EnvDynamics(ReplayedShop(SHOP.options), max_steps=9)
     root = reset(dynamics, SHOP.tasks("train", 1)[0])
@@ -118,24 +106,6 @@ def test_equal_places_are_equal_states_only_with_as_many_steps_left() -> None:
 
     assert key("search[lamp]", "click[next >]", "click[< prev]") == key("", "search[boot]", "search[lamp]")
     assert key("search[lamp]") != key("search[boot]", "search[lamp]") != key("", "", "search[lamp]")
-
-
-@pytest.mark.parametrize("snapshots", ["plain", "none"])
-def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str) -> None:
-    dynamics = EnvDynamics(Stairs(snapshots), max_steps=9)
-    tasks = stairs_task(0), stairs_task(1, "raise"), stairs_task(2, "no number", at="verify")
-    roots = [reset(dynamics, task) for task in tasks]
-    sound, sick, unverified = (step(dynamics, root, act("up")).state for root in roots)
-    with pytest.raises(KeyError):
-        step(dynamics, sick, act("up"))
-    assert step(dynamics, sick, act("down")).state.messages[-1].content == "stair 0"
-    second = step(dynamics, unverified, act("up")).state
-    with pytest.raises(EnvBroken, match="verify returned 'much'"):
-        step(dynamics, second, act("up"))
-    with pytest.raises(EnvBroken, match="verify returned 'much'"):
-        step(dynamics, second, act("up"))
-    top = step(dynamics, step(dynamics, sound, act("up")).state, act("up"))
-    assert (top.reward, top.terminated) == (1.0, True)
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,6 @@ class ToldPit(Pit):
     only_success_ends = True
 
 
-def test_episodes_are_counted_by_how_they_ended() -> None:
-    """Three demonstrations and three random episodes. The climber that always errs never ends its episode."""
-    ends = check_env(Stairs(), stairs_task(1))
-    assert ends.failed == 0 and ends.solved >= 1 and ends.unended >= 1
-    assert ends.solved + ends.unended == 6
-    assert check_env(Pit(), stairs_task(1)).failed >= 1
-
-
 @pytest.mark.parametrize(("made", "advised"), [(Stairs, True), (Told, False), (Pit, False)])
 def test_the_check_advises_to_declare_it(made: type[Env], advised: bool) -> None:
     found = find("stairs", made(), made(), 1)

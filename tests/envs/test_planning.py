@@ -4,25 +4,20 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 
 import pytest
 
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
-from treeagent.envs.planning.domains import DRAW, draw_tireworld, problem_of
+from treeagent.envs.planning.domains import DRAW, draw_tireworld, problem_of, read_domain
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Problem, State, read_domain
+from treeagent.envs.planning.problem import Problem, State
 from treeagent.types import Task, ToolCall, UserError
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
 SWAP = [*BLOCKS, "goal on b a"]
-
-
-def domain_text(name: str) -> str:
-    return resources.files("treeagent.envs.planning").joinpath(f"{name}.pddl").read_text()
 
 
 def begun(lines: Sequence[str], domain: str = "blocks", **options: object) -> PlanningEnv:
@@ -32,7 +27,7 @@ def begun(lines: Sequence[str], domain: str = "blocks", **options: object) -> Pl
 
 
 def generated(name: str, size: int, count: int) -> Iterator[Problem]:
-    domain = read_domain(domain_text(name))
+    domain = read_domain(name)
     for seed in range(count):
         yield problem_of(domain, DRAW[name](size, random.Random(seed)))
 
@@ -78,14 +73,6 @@ def test_blocks_played_by_hand() -> None:
     env.restore(pickle.loads(pickle.dumps(place)))
     assert env.state_key() == "own [('clear', 'b'), ('holding', 'a'), ('ontable', 'b')]"
     assert env.step("finish")[1:3] == (0.0, True)
-
-
-def test_the_agent_may_read_changes_alone() -> None:
-    env = begun(SWAP, show="changes")
-    task = Task("own", "plan", data={"problem": SWAP})
-    assert env.reset(options={"task": task})[0] == "a is on b, b is on the table"
-    assert env.step("unstack a b")[0] == "you hold a; no longer: a is on b"
-    assert env.step("put-down a")[0] == "a is on the table; no longer: you hold a"
 
 
 @pytest.mark.parametrize(
@@ -182,22 +169,6 @@ def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(n
             won[noise] += env.verify()
     assert won[0.0] == 20
     assert 5 <= won[0.3] < 20
-
-
-def test_a_thought_is_the_next_goal_that_stays_reached() -> None:
-    env = begun([*BLOCKS, "object c block", "init ontable c", "init clear c", "goal on b a", "goal on a c"])
-    player, thoughts = env.demonstrator(0.0), []
-    while env.legal_actions():
-        thought, call = player.act(random.Random(0))
-        thoughts.append((thought, call))
-        env.step(call)
-    assert thoughts == [
-        ("a is on c", "unstack a b"),
-        ("a is on c", "stack a c"),
-        ("b is on a", "pick-up b"),
-        ("b is on a", "stack b a"),
-        ("done", "finish"),
-    ]
 
 
 @pytest.mark.parametrize(

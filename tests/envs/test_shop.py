@@ -77,16 +77,11 @@ def test_both_grammars_do_the_same() -> None:
     [
         ("buy it", r"write search\[words\] or click\[button\]"),
         ("click[]", "nothing between the brackets"),
-        ("search[  ]", "nothing between the brackets"),
         ("click[buy now]", "open a product first"),
-        ("click[next >]", "no next page"),
         ("click[< prev]", "no page to go back to"),
         ("click[B0001]", "no b0001 on this page"),
         (ToolCall("order", {}), "no tool order"),
-        (ToolCall("click", {"id": "B0001"}), "click needs button"),
         (ToolCall("click", {"button": 1}), "button of click must be of type string"),
-        (ToolCall("click", {"button": " "}), "nothing between the brackets"),
-        (ToolCall("click", {"button": "1", "now": "yes"}), "click takes no now"),
     ],
 )
 def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None:

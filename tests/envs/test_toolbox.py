@@ -6,7 +6,7 @@ import pytest
 
 from treeagent.envs import check_env, make_env
 from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
-from treeagent.types import Task, UserError
+from treeagent.types import Task
 
 TABLES = {
     "team_of": {"mira": "red", "tom": "blue"},
@@ -48,12 +48,6 @@ def test_a_task_without_calls_states_its_answer() -> None:
     assert f" is {ToolboxEnv().key_of(task).answer}. What is " in task.prompt
 
 
-def test_what_no_table_holds_is_refused() -> None:
-    env = begun(["team_of", "mira"])
-    said, _, ended, _, info = env.step("team_of[red]")
-    assert (said, ended, info) == ("no person red", False, {"tool_error": "no person red"})
-
-
 @pytest.mark.parametrize("calls", (0, 1, 3, 8))
 def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
     env = ToolboxEnv(ToolboxOptions(calls, calls))
@@ -70,8 +64,3 @@ def test_it_keeps_the_contract() -> None:
     env = make_env("toolbox", {"most_calls": 4})
     report = check_env(env, env.tasks("train", 3)[2], other=make_env("toolbox", {"most_calls": 4}))
     assert not report.violations, report.violations
-
-
-def test_a_range_upside_down_is_told() -> None:
-    with pytest.raises(UserError, match="least_calls is 4"):
-        make_env("toolbox", {"least_calls": 4, "most_calls": 2})

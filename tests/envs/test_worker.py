@@ -1,7 +1,6 @@
 """``WorkerEnv``: everything that an environment offers, from a process whose faults cost one task."""
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -20,12 +19,11 @@ from faulty_envs import (
     WordsPolicy,
     children,
     gone,
-    resident_bytes,
     runs,
     stairs_task,
 )
 
-from treeagent.envs import EnvDynamics, check_env
+from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
@@ -114,16 +112,6 @@ def test_a_demonstrator_acts_inside_and_draws_outside() -> None:
         there.demonstrator(1.5)
     there.close()
     assert WorkerEnv(DICE).demonstrator(0.0) is None
-
-
-@pytest.mark.parametrize("snapshots", ["plain", "none"])
-def test_the_conformance_check_passes_in_a_worker(snapshots: str) -> None:
-    env, other = (WorkerEnv(STAIRS, {"snapshots": snapshots}) for _ in range(2))
-    report = check_env(env, stairs_task(1), other=other)
-    assert report.passed, report.violations
-    assert report.branches == report.equal_branches > 10
-    env.close()
-    other.close()
 
 
 @pytest.mark.parametrize(
@@ -231,30 +219,6 @@ def test_the_process_dies_with_a_killed_parent(fault: str) -> None:
     parent.kill()
     parent.communicate()
     assert all(map(gone, left))
-
-
-def test_hundreds_of_resets_leave_nothing_behind() -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
-    env = WorkerEnv(STAIRS)
-    sizes = list[tuple[int, int]]()
-    for number in range(300):
-        process = start(env, stairs_task(number))["process"]
-        env.step("up")
-        env.snapshot()
-        if number in (99, 299):
-            gc.collect()
-            assert isinstance(process, int)
-            sizes.append((resident_bytes(), resident_bytes(process)))
-    assert (env.starts, len(children())) == (1, 1)
-    assert all(after - before < 4 * 2**20 for before, after in zip(*sizes, strict=True)), sizes
-    env.close()
-    for _ in range(3):
-        env = WorkerEnv(STAIRS)
-        start(env, stairs_task(1))
-        # No close: dropping the last reference is enough.
-    del env
-    assert children() == []
-    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def search(env: Env, tasks: Sequence[Task], policy: Policy | None = None) -> list[Tree]:

@@ -1,7 +1,6 @@
 """Values that no file can hold, and exceptions that would end the run, only cost the episode in which they occur."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,21 +64,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 def test_a_bad_answer_costs_its_own_tree_alone(attack: str, sound: list[Record], tmp_path: Path) -> None:
     bad = Task(attack, "walk")
     assert_lost_alone(searched(Hostile(), around(bad), tmp_path), sound, bad)
-
-
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_is_the_tree_s_error(reward: float, tmp_path: Path) -> None:
-    class Unjudged(Hostile):
-        """Has no verdict, which would override the reward."""
-
-        def step(self, action: str | ToolCall) -> StepResult:
-            return "here", reward, False, False, {}
-
-        def verify(self) -> None:
-            return None
-
-    (tree,) = searched(Unjudged(), [Task("t", "walk")], tmp_path)
-    assert str(reward) in tree["error"]
 
 
 @pytest.mark.parametrize("attack", TASKS)

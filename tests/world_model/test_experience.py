@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
+from shop_steps import PAGE, RESULTS, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct, make_grammar
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel
-from treeagent.world_model.transition import Experience, Place
 from treeagent.world_model.wording import Wording
 
 TASK = Task("t", "find a red lamp under $10")
@@ -41,14 +40,6 @@ class Script:
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
         self.asked.append(prompts)
         return [self.answers[prompt[-1].content.rpartition("Action: ")[2]] for prompt in prompts]
-
-
-@dataclass
-class Memory:
-    known: list[Experience]
-
-    def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
-        return [self.known[:count] for _ in places]
 
 
 def model(script: Script | None = None, /, **settings: object) -> ExperienceModel:
@@ -104,12 +95,6 @@ def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment()
     assert imagined.origin == "imagined"
 
 
-def test_the_limit_of_steps_truncates() -> None:
-    made = play(model(max_steps=2), "search[lamp]", "click[1]")
-    assert [transition.truncated for transition in made] == [False, True]
-    assert not play(model(max_steps=1), "click[buy now]")[0].truncated
-
-
 def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
     def answers(on_the_way: str, at_the_end: str) -> dict[str, str]:
         return ANSWERS | {
@@ -152,14 +137,6 @@ def test_a_world_model_reads_calls_and_no_thoughts_in_any_format(format: str) ->
     asyncio.run(episode())
     asked = writer.asked[-1][0][-1].content
     assert f"search page\nAction: search[lamp]\n{RESULTS}" in asked and "surely" not in asked
-
-
-def test_similar_steps_are_shown() -> None:
-    made = model(memory=Memory([experience("click[1]", answer=PAGE), experience("click[2]")]), examples=1)
-    play(made, "search[lamp]")
-    assert isinstance(made.writer, Script)
-    [prompt] = made.writer.asked[0]
-    assert [message.role for message in prompt] == ["system", "user", "assistant", "user"]
 
 
 def test_the_form_of_answers_holds_for_every_real_step() -> None:

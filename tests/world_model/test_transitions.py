@@ -6,9 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Message, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task
 from treeagent.views.transitions import transitions
 from treeagent.world_model.transition import Experience
 
@@ -43,23 +42,6 @@ def test_steps_by_hand() -> None:
     said = (Message("assistant", "search[lamp]"), Message("user", "1 lamp $9"))
     assert second == Experience("t", (*start, *said), "click[buy]", "open one first", invalid=True, depth=1)
     assert (first.kind, second.kind, second.seen) == ("search", "click", "1 lamp $9")
-
-
-def test_the_world_hears_calls_as_texts() -> None:
-    grammar = make_grammar("tools")
-    find, open_it = ToolCall("find", {"what": "lamp"}), ToolCall("open", {"place": 1})
-    root = Node(State(TASK, (OPENING,)))
-    found = step(root.state, grammar.read(grammar.write("look", find)), "1 lamp $9")
-    assert found.child is not None
-    opened = step(found.child.state, grammar.read(grammar.write("", open_it)), "lamp $9")
-    assert opened.child is not None
-    left = step(opened.child.state, grammar.read(grammar.write("no", "go away")), "gone")
-    root.edges, found.child.edges, opened.child.edges = [found], [opened], [left]
-    *_, last = transitions(Tree(TASK, 0, root), "tools")
-    assert last.action == "go away"
-    assert [message.content for message in last.history] == [
-        "find a lamp", "search page", 'find {"what":"lamp"}', "1 lamp $9", 'open {"place":1}', "lamp $9",
-    ]  # fmt: skip
 
 
 def test_a_thought_of_its_own_is_no_step() -> None:

@@ -3,7 +3,6 @@
 This file is all you need to read to write an environment.
 """
 
-import importlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from treeagent.types import SPLITS, Origin, Split, Task, ToolCall, UserError
+from treeagent.types import Split, Task, ToolCall, UserError
 
 SnapshotKind = Literal["exact", "replay", "none"]
 Data = TypeVar("Data")
@@ -54,8 +53,6 @@ class Env(Protocol):
     only_success_ends: bool = False
     """Whether every failure runs on to a limit. The end of an episode then reveals success even to a search that sees
     no rewards, so results are labelled as pass@N."""
-    origin: Origin = "real"
-    """"imagined" if a world model answers. Imagined steps are counted and stored separately from real ones."""
     extra: ClassVar[str] = ""
     """The extra of this package that the environment needs, if any."""
 
@@ -81,9 +78,6 @@ class Env(Protocol):
             An impossible action must not raise an exception: the observation says why it is impossible, and
             ``info["tool_error"]`` holds the reason as a non-empty text. All of ``info`` reaches a function of
             ``rewards.function``; the agent never sees it, and evaluation withholds it like every reward.
-
-        Raises:
-            Unanswered: the environment cannot answer this action. The step becomes a dead end of unknown value.
         """
         ...
 
@@ -139,7 +133,7 @@ class EnvWrapper(Env):
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self.snapshot_kind, self.stochastic, self.origin = env.snapshot_kind, env.stochastic, env.origin
+        self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.only_success_ends = env.only_success_ends
 
     def __getattr__(self, name: str) -> Any:
@@ -197,20 +191,6 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     if not isinstance(task, Task):
         raise UserError(f"options['task'] is a {type(task).__name__}: give a Task of {type(env).__name__}.tasks")
     return task
-
-
-def required(package: str, extra: str = "") -> Any:
-    """Import a package that an extra installs, by default the extra of the same name."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{extra or package}]'") from error
-
-
-def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:
-    """Return tasks that differ only in their seed. Each of the three splits has every third seed."""
-    first = SPLITS.index(split)
-    return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]
 
 
 def opening(task: Task, observation: str) -> str:

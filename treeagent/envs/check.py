@@ -23,7 +23,7 @@ from treeagent.envs.answers import (
 )
 from treeagent.envs.base import Env, SnapshotKind, ToolSpec
 from treeagent.envs.calls import TYPES, arguments_of, as_call
-from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool, bool]
@@ -405,15 +405,11 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        """Take steps, as search does. One that the environment cannot answer is truncated."""
+        """Take steps, as search does."""
         env, results = env or self.env, list[_Outcome]()
         for call in calls:
-            sent = call if self.env.origin == "imagined" else as_call(call, self.env.tools())
-            try:
-                observation, reward, terminated, truncated, info = checked_step(env.step(sent))
-                results.append((observation, reward, terminated, truncated, bool(info.get("tool_error"))))
-            except Unanswered as unanswered:
-                results.append((f"Unanswered: {unanswered}", 0.0, False, True, False))
+            observation, reward, terminated, truncated, info = checked_step(env.step(as_call(call, self.env.tools())))
+            results.append((observation, reward, terminated, truncated, bool(info.get("tool_error"))))
         return results
 
 

@@ -9,7 +9,7 @@ from treeagent.envs.answers import checked_key, checked_legal, checked_task, che
 from treeagent.envs.base import Env, EnvBroken, opening
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.envs.pool import EnvPool
-from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
+from treeagent.types import Action, Message, State, Task, Transition, derive_seed
 
 Answer = TypeVar("Answer")
 
@@ -20,7 +20,6 @@ class _Episode:
 
     instance: int | None
     """Number of the pool's instance that plays it; None if any instance can."""
-    origin: Origin = "real"
     has_verifier: bool = False
     last: Mark | None = None
     """Where its last step led; None if unknown, such as after an error."""
@@ -100,9 +99,7 @@ class EnvDynamics:
             _next_state(state, action, answer, state.place, position, state.legal_actions),
             reward=0.0 if self._reveal_reward else None,
             truncated=_steps_used(state) >= self._max_steps,
-            origin=position.episode.origin,
             invalid=True,
-            cost=_cost(position.episode, 0),
         )
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
@@ -118,32 +115,23 @@ class EnvDynamics:
     def _start_episode(self, fork: Forkable, episode: _Episode, task: Task) -> State:
         with _forget_state_on_error(fork, episode):
             env, (observation, _) = fork.env, fork.reset(checked_task(task))
-            episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
+            episode.has_verifier = checked_verdict(env.verify()) is not None
             place, episode.last = checked_key(env.state_key()), fork.mark()
             position, legal = _Position(episode.last, episode), self._legal_actions(env)
             first = (Message("user", opening(task, observation)),)
             return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
 
     def _take_step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
-        env, episode, replayed = fork.env, position.episode, 0
-        try:
-            with _forget_state_on_error(fork, episode):
-                replayed = _move_to(fork, position)
-                observation, env_reward, terminated, truncated, info = fork.step(action.call)
-                # A verifier can be expensive, so it is called at the end only.
-                verdict = checked_verdict(env.verify()) if terminated else None
-                if verdict is not None and not episode.has_verifier:
-                    raise EnvBroken(
-                        f"verify returned {verdict} at the end, but None at the start: return a number there"
-                    )
-                place, mark = checked_key(env.state_key()), fork.mark()
-                legal = None if terminated or truncated else self._legal_actions(env)
-        except Unanswered as unanswered:
-            reason, cost = storable(str(unanswered)), _cost(episode, replayed)
-            after = _next_state(state, action, f"Unanswered: {reason}", None, position)
-            return Transition(
-                after, reward=None, truncated=True, origin=episode.origin, invalid=True, cost=cost, error=reason
-            )
+        env, episode = fork.env, position.episode
+        with _forget_state_on_error(fork, episode):
+            replayed = _move_to(fork, position)
+            observation, env_reward, terminated, truncated, info = fork.step(action.call)
+            # A verifier can be expensive, so it is called at the end only.
+            verdict = checked_verdict(env.verify()) if terminated else None
+            if verdict is not None and not episode.has_verifier:
+                raise EnvBroken(f"verify returned {verdict} at the end, but None at the start: return a number there")
+            place, mark = checked_key(env.state_key()), fork.mark()
+            legal = None if terminated or truncated else self._legal_actions(env)
         episode.last = mark
         reward = verdict if verdict is not None else 0.0 if episode.has_verifier else env_reward
         then = _Position(mark, episode, position.paid + reward)
@@ -152,9 +140,8 @@ class EnvDynamics:
             reward=reward if self._reveal_reward else None,
             terminated=terminated,
             truncated=not terminated and (truncated or _steps_used(state) >= self._max_steps),
-            origin=episode.origin,
             invalid=bool(info.get("tool_error")),
-            cost=_cost(episode, replayed),
+            cost=1 + replayed,
             info=info if self._reveal_reward else {},
         )
 
@@ -202,11 +189,6 @@ def _move_to(fork: Forkable, position: _Position) -> int:
     fork.goto(position.mark)
     last, position.episode.last = position.episode.last, position.mark
     return 0 if fork.env.snapshot_kind == "exact" or last == position.mark else len(position.mark.actions)
-
-
-def _cost(episode: _Episode, replayed: int) -> int:
-    """The cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if imagined."""
-    return 0 if episode.origin == "imagined" else 1 + replayed
 
 
 def _steps_used(state: State) -> int:

@@ -66,8 +66,7 @@ class Forkable:
         self.forget_state()
         if self._tools is None:
             self._tools = self.env.tools()
-        # A world model reads calls as they were written.
-        result = checked_step(self.env.step(action if self.env.origin == "imagined" else as_call(action, self._tools)))
+        result = checked_step(self.env.step(as_call(action, self._tools)))
         self._state_seed = derive_seed(self._state_seed, repr(action))
         hashes = (*mark.hashes, _hash(result[0]))
         self._current = Mark(mark.task, (*mark.actions, action), hashes, self._state_seed)

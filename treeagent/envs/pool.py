@@ -10,7 +10,7 @@ from itertools import count
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from treeagent.envs.base import Env
 from treeagent.types import waiting
@@ -26,7 +26,7 @@ class EnvPool:
 
     If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it. An episode stays on
     one instance, unless snapshots are exact and the environment is not stochastic. The pool closes its instances when
-    its context manager exits, or else when the process ends.
+    the process ends, if not before.
 
     Args:
         env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
@@ -82,12 +82,6 @@ class EnvPool:
         for each in self._closing:
             with contextlib.suppress(Exception):  # an error of one must not keep the others from being closed
                 each.result(max(deadline - time.monotonic(), 0.0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     async def _run(self, place: int, thread: "_EnvThread", work: Callable[[Env], Answer]) -> Answer:
         future = thread.submit(work)

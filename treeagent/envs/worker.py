@@ -23,7 +23,7 @@ from typing import Any, cast
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, StepResult, ToolSpec
 from treeagent.envs.make import make_env
-from treeagent.types import Split, Task, ToolCall, Unanswered
+from treeagent.types import Split, Task, ToolCall
 
 _START = (
     "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
@@ -52,7 +52,7 @@ class WorkerEnv(Env):
     """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time (POSIX only).
 
     Arguments and results are pickled. An exception of the environment is raised again here, with its traceback as a
-    note; in a call of an episode, other than ``Unanswered``, it ends the process. Snapshots outlive the process.
+    note; in a call of an episode it ends the process. Snapshots outlive the process.
 
     Args:
         name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
@@ -123,7 +123,7 @@ class WorkerEnv(Env):
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
         about = self._call("make", self._name, self._options)
-        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
+        self.snapshot_kind, self.stochastic, self.only_success_ends = about
 
     def _end(self, grace_seconds: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
@@ -164,7 +164,7 @@ class WorkerEnv(Env):
             raise EnvBroken(f"the answer cannot be unpickled: {unreadable}") from None
         if trace is None:
             return value
-        if (method in _EPISODE_CALLS and not isinstance(value, Unanswered)) or method == "make":
+        if method in _EPISODE_CALLS or method == "make":
             self._end()
         value.add_note(f"In the process of the environment:\n{trace}")
         raise value
@@ -271,7 +271,7 @@ class _Host:
 
     def make(self, name: str, options: Mapping[str, object]) -> tuple[object, ...]:
         self.env = env = make_env(name, options)
-        return env.snapshot_kind, env.stochastic, env.origin, env.only_success_ends
+        return env.snapshot_kind, env.stochastic, env.only_success_ends
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))

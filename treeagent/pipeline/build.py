@@ -93,7 +93,7 @@ def instances(config: RunConfig) -> Env | EnvPool:
     """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. An
     imagined environment has a single instance, whose model answers for all."""
     kept, count = _keep(config.environment), config.environment.parallel
-    if count == 1 or kept.env.origin == "imagined":
+    if count == 1:
         return kept.env
     kept.pool = kept.pool or EnvPool(kept.env, partial(_make_environment, config.environment), count)
     return kept.pool

@@ -19,7 +19,7 @@ from treeagent.pipeline.build import (
 )
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
 from treeagent.pipeline.imagination import Imagination, world_model
-from treeagent.pipeline.imagined_replay import mark_imagined, verify_all
+from treeagent.pipeline.imagined_replay import verify_all
 from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
@@ -172,8 +172,6 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
         asyncio.run(verify_all(trees, rewarded(real), config.world.verify_steps, config.search))
-    elif env.origin == "imagined":
-        mark_imagined(trees)
     policy.forget()
     if job.trees is not None:
         job.write(job.trees, trees)

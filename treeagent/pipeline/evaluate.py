@@ -24,7 +24,6 @@ from treeagent.pipeline.build import (
 from treeagent.pipeline.collect import BatchJob, batches
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import with_planning_world, world_model
-from treeagent.pipeline.imagined_replay import mark_imagined
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.outcomes import (
     PlayedBatch,
@@ -153,8 +152,6 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     for outcome in outcomes:
         # In a world model, the imagined ends say nothing about success in the environment.
         outcome.end_shows_success = env.only_success_ends and job.mode != "greedy" and not imagines
-    if env.origin == "imagined":
-        mark_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         job.write(job.trees, trees)

@@ -19,19 +19,15 @@ _EXACT = 1e-4
 
 
 class Writer(Protocol):
-    """A model that answers prompts by greedy decoding."""
+    """A model that answers prompts by greedy decoding, or by a ``Failure`` if one is too long or the answer cut off."""
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        """One text per prompt, or a ``Failure`` if the prompt is too long or the answer was cut off."""
-        ...
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]: ...
 
 
 class Retriever(Protocol):
-    """A memory of earlier steps."""
+    """A memory of earlier steps, which finds up to ``count`` experiences for each place, most similar first."""
 
-    def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
-        """Up to ``count`` experiences for each place, most similar first."""
-        ...
+    def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]: ...
 
 
 class ExperienceModel:

@@ -76,14 +76,8 @@ class LocalWriter:
         ids = [self.chat.prompt_ids(self.chat.with_ids(prompt)) for prompt in prompts]
         errors = [self.generator.refusal(prompt) for prompt in ids]
         readable = [prompt for prompt, error in zip(ids, errors, strict=True) if not error]
-        request = SampleRequest(
-            readable,
-            1,
-            [0] * len(readable),  # seeds have no effect at temperature 0
-            stop_id=self.chat.stop_id,
-            max_new_tokens=self.max_new_tokens,
-            temperature=0.0,
-        )
+        seeds, stop, most = [0] * len(readable), self.chat.stop_id, self.max_new_tokens  # greedy: seeds have no effect
+        request = SampleRequest(readable, 1, seeds, stop_id=stop, max_new_tokens=most, temperature=0.0)
         samples = iter(self.generator.sample(request))
         return [Failure(error) if error else self._text(next(samples)) for error in errors]
 
@@ -105,12 +99,10 @@ class RemoteWriter:
     max_new_tokens: int
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        return [
-            Failure(f"the answer was cut off after {self.max_new_tokens} tokens") if text is None else text
-            for text in self.server.gather([partial(self._text, prompt) for prompt in prompts])
-        ]
+        return list(self.server.gather([partial(self._text, prompt) for prompt in prompts]))
 
-    def _text(self, prompt: Sequence[Message]) -> str | None:
-        """The answer; None if it was cut off."""
+    def _text(self, prompt: Sequence[Message]) -> str | Failure:
         choice = self.server.chat(prompt, max_tokens=self.max_new_tokens, temperature=0.0).choices[0]
-        return None if choice.finish_reason == "length" else storable(choice.message.content or "").rstrip()
+        if choice.finish_reason == "length":
+            return Failure(f"the answer was cut off after {self.max_new_tokens} tokens")
+        return storable(choice.message.content or "").rstrip()

@@ -125,8 +125,7 @@ class ReplayBuffer:
 
 def embed(places: Sequence[Place]) -> Vectors:
     """Embed each (state, action) as one vector of length 1, [places, 2 * dimension]; inner products are the mean of
-    the cosines of states (their last observations) and of actions. A label in the action is replaced by the line of
-    the page that it names, because ``click[2]`` does not say what it opens."""
+    the cosines of last observations and of actions. A label is replaced by the line of the page that it names."""
     pages = [history[-1].content if history else "" for history, _ in places]
     actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
     halves = np.concatenate([encode(pages), encode(actions)], axis=1)
@@ -155,20 +154,15 @@ def _unpacked(record: bytes) -> Experience:
 
 
 def encode(texts: Sequence[str], dimension: int = 128) -> Vectors:
-    """Embed words, word bigrams and word prefixes of each text by feature hashing with signs (Weinberger et al. 2009).
-    A feature that occurs n times counts 1 + log n. Returns rows of length 1, [texts, dimension]; an empty text gives
-    zeros."""
+    """Embed words, word bigrams and word prefixes of each text by feature hashing with signs (Weinberger et al. 2009),
+    n occurrences as 1 + log n. Returns rows of length 1, [texts, dimension], or of zeros for an empty text."""
     rows = np.zeros((len(texts), dimension), np.float32)
     for row, text in zip(rows, texts, strict=True):
-        for feature, count in Counter(_features(text)).items():
+        found = _WORD.findall(text.lower())
+        pairs = [f"{one} {other}" for one, other in pairwise(found)]
+        prefixes = [f"{word[:4]}*" for word in found if len(word) > 4]
+        for feature, count in Counter([*found, *pairs, *prefixes]).items():
             hashed = zlib.crc32(feature.encode())
             row[hashed % dimension] += (1 if hashed >> 31 else -1) * (1 + math.log(count))
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1), np.float32)
-
-
-def _features(text: str) -> Iterator[str]:
-    words = _WORD.findall(text.lower())
-    yield from words
-    yield from (f"{one} {other}" for one, other in pairwise(words))
-    yield from (f"{word[:4]}*" for word in words if len(word) > 4)

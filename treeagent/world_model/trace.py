@@ -2,7 +2,7 @@
 equation 5)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import orjson
 
@@ -19,8 +19,7 @@ _ITEM = re.compile(rf"\d+(?:[.,]\d+)* [^\W\d]\w*|{_WORD.pattern}")
 def trace(one: Experience) -> str:
     """One line of short statements about a step: which line of the page the action names; whether the observation is
     an earlier page again, an addition to this page, or a new page; and, for a page of several lines or a step with a
-    reward or an end, for each word of the task, whether actions have named it ("done"), the page shows it ("shown") or
-    neither ("missing"), and how the page's first amount of money compares with the task's."""
+    reward or an end, the state of each item of the task."""
     return "begins" if one.opens else describe_step(one, with_items=affects_return(one) or "\n" in one.seen)
 
 
@@ -56,18 +55,14 @@ def _holds(line: Sequence[str], target: Sequence[str]) -> bool:
 
 def describe_step(one: Experience, *, with_items: bool) -> str:
     """What a step names and changes, and with ``with_items`` the state of each item of the task."""
-    parts = [_named_line(one), "refused" if one.invalid else _change(one)]
+    line = target_line(one.seen, one.action)
+    parts = [f"names {line}" if line else "names nothing shown", "refused" if one.invalid else _change(one)]
     return " . ".join([*parts, _item_states(one)] if with_items else parts)
 
 
 def affects_return(one: Experience) -> bool:
     """Whether a step ends the task or has a reward."""
     return one.terminated or bool(one.reward)
-
-
-def _named_line(one: Experience) -> str:
-    line = target_line(one.seen, one.action)
-    return f"names {line}" if line else "names nothing shown"
 
 
 def _change(one: Experience) -> str:
@@ -84,32 +79,25 @@ def _change(one: Experience) -> str:
 
 
 def _item_states(one: Experience) -> str:
-    """Each item of the task with its state since the last page (the last observation with several lines), then the
-    comparison of amounts."""
+    """Each item of the task: "done" if an action since the last page has named it, else "shown" if that page shows it,
+    else "missing". Then the first amounts of the page and the task, if they have the same currency."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, lines = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
-
-    def item_state(item: str) -> str:
-        item_words = words(item)
-        if any(_holds(call, item_words) for call in done):
-            return "done"
-        return "shown" if any(_holds(line, item_words) for line in lines) else "missing"
-
-    items = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
-    return " , ".join([" ".join(f"{item} {item_state(item)}" for item in items), *_comparison(page, task)])
-
-
-def _comparison(page: str, task: str) -> Iterator[str]:
-    """A comparison of the first amounts of the page and the task, if both have one in the same currency."""
-    page_amount, task_amount = _AMOUNT.search(page), _AMOUNT.search(task)
-    if page_amount and task_amount and page_amount[1] == task_amount[1]:
-        below, above = float(page_amount[2]) < float(task_amount[2]), float(page_amount[2]) > float(task_amount[2])
-        yield f"{page_amount[0]} {'below' if below else 'above' if above else 'equals'} {task_amount[0]}"
+    states: list[str] = []
+    for item in dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower()))):
+        shown = "shown" if any(_holds(line, words(item)) for line in lines) else "missing"
+        states.append(f"{item} {'done' if any(_holds(call, words(item)) for call in done) else shown}")
+    found, limit = _AMOUNT.search(page), _AMOUNT.search(task)
+    if found is None or limit is None or found[1] != limit[1]:
+        return " ".join(states)
+    price, most = float(found[2]), float(limit[2])
+    relation = "below" if price < most else "above" if price > most else "equals"
+    return f"{' '.join(states)} , {found[0]} {relation} {limit[0]}"
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
-    """Return the last page, and the calls made on it, latest first."""
+    """The last observation with several lines, and the calls made on it, latest first."""
     calls: list[str] = []
     for message in reversed(history[1:]):
         if message.role == "assistant":

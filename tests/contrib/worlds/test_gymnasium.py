@@ -31,11 +31,6 @@ class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined,
     """Is pickled as its constructor arguments, so a copy is back at the start."""
 
 
-class Unpicklable(Corridor):
-    def __init__(self) -> None:
-        self.open = (number for number in range(3))
-
-
 def paid(game: Any, reward: float) -> bool:
     return reward > 0
 
@@ -78,11 +73,10 @@ def test_any_registered_environment_of_named_actions_is_played(name: str, action
     assert env.tasks("train", 1)[0].id == f"{name}-train-0"
 
 
-@pytest.mark.parametrize("game", [Rebuilt, Unpicklable])
-def test_a_game_whose_copies_lie_is_replayed(game: type[Corridor]) -> None:
-    env = corridor(game())
+def test_a_game_whose_copies_lie_is_replayed() -> None:
+    env = corridor(Rebuilt())
     assert env.snapshot_kind == "replay"
-    report = check_env(env, env.tasks("train", 1)[0], other=corridor(game()))
+    report = check_env(env, env.tasks("train", 1)[0], other=corridor(Rebuilt()))
     assert report.passed, report.violations
 
 

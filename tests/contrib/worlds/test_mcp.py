@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from faulty_envs import WordsPolicy, children, gone
-from test_pool import grow, told
+from faulty_envs import children, gone
 
 from treeagent.contrib.worlds.adapters.mcp import McpEnv, from_mcp
-from treeagent.envs import EnvCrashed, EnvPool, EnvTimeout, Forkable, check_env
+from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, check_env
 from treeagent.types import Split, Task, ToolCall
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
@@ -69,18 +68,6 @@ def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv) -> None:
     fork.step("find[bird]")
     fork.goto(mark)
     assert fork.replayed_steps == 1
-
-
-@pytest.mark.slow
-def test_a_pool_has_a_server_for_each_instance_and_grows_the_same_trees(env: McpEnv) -> None:
-    tasks = [QUESTION, Task("notes-1", "What is a kiwi?", data={"answer": "a bird"}), QUESTION]
-    policy = WordsPolicy("find[norway]", "read[oslo]", "answer[Norway]")
-    serial, before = told(grow(env, tasks, policy, simulations=6)), set(children())
-    with EnvPool(env, notes, 2) as pool:
-        assert told(grow(pool, tasks, policy, simulations=6)) == serial
-        started = set(children()) - before
-        assert len(started) == 2
-    assert all(map(gone, started))
 
 
 def test_only_read_only_and_idempotent_tools_are_replayed() -> None:

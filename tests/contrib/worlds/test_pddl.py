@@ -1,19 +1,45 @@
 """Planning problems in files."""
 
 import random
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from treeagent.config import load_config
-from treeagent.contrib.worlds.pddl import read_problem
+from treeagent.contrib.worlds.pddl import read_domain, read_problem
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.planning.planner import Planner
 from treeagent.envs.planning.problem import prompt_of
 from treeagent.types import UserError
 
+BLOCKS = """; Blocks stand on a table or on one another, and a hand holds one at a time.
+(define (domain blocks)
+  (:requirements :strips :typing)
+  (:types block)
+  (:predicates
+    (on ?upper - block ?lower - block)
+    (ontable ?block - block)
+    (clear ?block - block)
+    (holding ?block - block)
+    (handempty))
+  (:action pick-up
+    :parameters (?x - block)
+    :precondition (and (handempty) (clear ?x) (ontable ?x))
+    :effect (and (holding ?x) (not (handempty)) (not (clear ?x)) (not (ontable ?x))))
+  (:action put-down
+    :parameters (?x - block)
+    :precondition (holding ?x)
+    :effect (and (ontable ?x) (clear ?x) (handempty) (not (holding ?x))))
+  (:action stack
+    :parameters (?x - block ?y - block)
+    :precondition (and (holding ?x) (clear ?y))
+    :effect (and (on ?x ?y) (clear ?x) (handempty) (not (holding ?x)) (not (clear ?y))))
+  (:action unstack
+    :parameters (?x - block ?y - block)
+    :precondition (and (handempty) (clear ?x) (on ?x ?y))
+    :effect (and (holding ?x) (clear ?y) (not (handempty)) (not (clear ?x)) (not (on ?x ?y)))))
+"""
 LAMPS = """
 (define (domain Lamps)  ; a switch is shut away in a dark attic
   (:requirements :strips :typing :negative-preconditions :equality)
@@ -39,13 +65,9 @@ def demonstrated(env: Env) -> str:
     return player.act(random.Random(0))[1]
 
 
-def domain_text(name: str) -> str:
-    return resources.files("treeagent.envs.planning").joinpath(f"{name}.pddl").read_text(encoding="utf-8")
-
-
 def problem_files(folder: Path, count: int) -> Path:
     folder.mkdir()
-    (folder / "domain.pddl").write_text(domain_text("blocks"))
+    (folder / "domain.pddl").write_text(BLOCKS)
     blocks = "abcd"
     for number in range(count):
         upper, lower = random.Random(number).sample(blocks, 2)
@@ -58,7 +80,7 @@ def problem_files(folder: Path, count: int) -> Path:
 
 
 def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
-    problem = read_problem(LAMPS, DUSK)
+    problem = read_problem(read_domain(LAMPS), DUSK)
     assert problem.start == {("dark", "attic")}
     assert sorted(problem.steps) == ["enter hall attic", "toggle one hall", "toggle two attic"]
     assert problem.possible(problem.start) == ["enter hall attic", "toggle one hall"]
@@ -87,7 +109,7 @@ def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
 def test_what_is_no_strips_is_refused(old: str, new: str, message: str) -> None:
     assert old in DUSK
     with pytest.raises(UserError, match=message):
-        read_problem(LAMPS, DUSK.replace(old, new))
+        read_problem(read_domain(LAMPS), DUSK.replace(old, new))
 
 
 def test_problems_come_from_your_files(tmp_path: Path) -> None:
@@ -118,23 +140,6 @@ def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> N
     settings = {"domain_file": str(folder / "domain.pddl"), "problems": {"train": str(folder / "broken.pddl")}}
     with pytest.raises(UserError, match=r"broken\.pddl: the PDDL cannot be read"):
         make_env("pddl", settings).tasks("train", 1)
-
-
-def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tested with a package of the same layout, as if pip had installed it without its requirements."""
-    folder = tmp_path / "pddlgym" / "pddl"
-    folder.mkdir(parents=True)
-    for name, count in (("towers", 4), ("towers_test", 2)):
-        (problem_files(folder / name, count) / "domain.pddl").rename(folder / "towers.pddl")
-    (tmp_path / "pddlgym" / "__init__.py").write_text("raise RuntimeError('imported')")
-    (tmp_path / "pddlgym-0.0.7.dist-info").mkdir()
-    (tmp_path / "pddlgym-0.0.7.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pddlgym\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    env = make_env("pddl", {"pddlgym": "towers"})
-    assert len(env.tasks("test", 2)) == 2
-    assert check_tasks(env, 3) == []
-    with pytest.raises(UserError, match="no domain 'nowhere': use one of towers"):
-        make_env("pddl", {"pddlgym": "nowhere"})
 
 
 @pytest.mark.parametrize(

@@ -63,16 +63,6 @@ def test_a_room_played_by_hand() -> None:
     assert (env.verify(), env.legal_actions()) == (0.0, ["up", "down", "left", "right"])
 
 
-def test_shaped_rewards_are_those_of_gym_sokoban_and_only_shown_where_asked_for() -> None:
-    env = begun(["######", "#P√__#", "#_X_O#", "######", "######", "######"], shaped=True, moves_per_action=3)
-    assert env.step("right")[4] == {"components": {"progress": pytest.approx(-1.1)}}
-    assert env.step("left down right")[4] == {"components": {"progress": pytest.approx(-0.3)}}
-    assert env.step("right")[4] == {"components": {"progress": pytest.approx(0.9)}}
-    one = begun(ROOM, shaped=True, moves_per_action=3)
-    assert one.step("down right right")[4] == {"components": {"progress": pytest.approx(10.7)}}
-    assert begun(ROOM).step("down")[4] == {}
-
-
 def test_the_solver_finds_the_fewest_moves() -> None:
     for options in ({}, {"boxes": 2}, {"size": 5, "walls": 0.3}):
         env = SokobanEnv(SokobanOptions(**options))

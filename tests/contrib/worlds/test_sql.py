@@ -69,15 +69,6 @@ def test_no_cheap_answer_is_right(index: int) -> None:
         assert env.verify() == 0.0
 
 
-def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
-    place, gold = env.snapshot(), env.key.gold
-    for call in (f"answer[{gold}]", ToolCall("answer", {"sql": gold}), f'answer {{"sql": "{gold}"}}'):
-        env.restore(place)
-        assert env.verify() == 0.0
-        assert env.step(call) == ("answered", 1.0, True, False, {})
-        assert env.verify() == 1.0
-
-
 def test_a_refused_query_is_an_observation(env: SqlEnv) -> None:
     for call in (
         "query[DELETE FROM x]",

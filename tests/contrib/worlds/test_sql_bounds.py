@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from treeagent.contrib.worlds.sql.database import Database, Schema
-from treeagent.envs import CallRefused
+from treeagent.envs.visit import CallRefused
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 LONG = f"SELECT replace('{'a' * 24}', 'a', '{'a' * 20}') x"

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.adapters.gymnasium import Game, GymnasiumEnv
-from treeagent.envs.base import Demonstrator, SnapshotKind, probability, required
+from treeagent.envs.base import Demonstrator, SnapshotKind, probability
 from treeagent.types import UserError
 
 _ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")

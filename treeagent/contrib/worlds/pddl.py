@@ -1,20 +1,25 @@
 """Planning problems in PDDL files: the user's own files, and those of the package pddlgym."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
 from treeagent.envs.planning.env import HIDDEN
-from treeagent.envs.planning.problem import Problem, literals_of, read_domain, reading, sections_of, typed
+from treeagent.envs.planning.problem import ROOT, Domain, Literal, Problem, Schema, supertypes
 from treeagent.types import Split, Task, UserError
 
 Files = str | list[str]
 """A folder of problem files, a problem file, or a list of problem files."""
+_CONNECTIVES = {"and", "or", "imply", "forall", "exists", "when", "oneof"}
+_SECTIONS = {":requirements", ":predicates", ":types", ":constants", ":domain", ":objects", ":init", ":goal"}
 _TENTHS: tuple[Split, ...] = (*("train",) * 8, "validation", "test")
 _TRAINING: tuple[Split, ...] = (*("train",) * 9, "validation")
 
@@ -41,7 +46,7 @@ class PddlEnv(PlanningEnv):
     def __init__(self, options: PddlOptions | None = None) -> None:
         self.options = self._pddl = options or PddlOptions()
         domain, self._files = _find_files(self._pddl)
-        self._play(_read_text(domain))
+        self._play(read_domain(_read_text(domain)))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         files = self._files.get(split, ())
@@ -61,7 +66,7 @@ class PddlEnv(PlanningEnv):
         return Task(f"{self._domain.name}-{split}-{name}", prompt, split, number, {"problem": list(lines)})
 
     def _problem(self, lines: tuple[str, ...]) -> Problem:
-        return read_problem(self._text, "\n".join(lines))
+        return read_problem(self._domain, "\n".join(lines))
 
     def _hidden_by_default(self) -> frozenset[str]:
         if self._pddl.pddlgym is None:
@@ -71,17 +76,92 @@ class PddlEnv(PlanningEnv):
         return HIDDEN | (calls - self._domain.fluents)
 
 
-def read_problem(domain: str, problem: str) -> Problem:
-    """Parse a PDDL problem, given the texts of its domain and of the problem."""
-    read = read_domain(domain)
-    with reading():
-        _, sections = sections_of(problem, "problem")
-        init = literals_of(["and", *sections.get(":init", [])])
+def read_domain(text: str) -> Domain:
+    """Parse a PDDL domain: ``:strips``, ``:typing``, ``:negative-preconditions`` and ``:equality``."""
+    with _reading():
+        name, sections = _sections(text, "domain")
+        actions, types = map(_schema, sections.get(":action", [])), supertypes(_typed(sections.get(":types", [])))
+        return Domain(name, tuple(actions), types, _typed(sections.get(":constants", [])))
+
+
+def read_problem(domain: Domain, text: str) -> Problem:
+    """Parse a PDDL problem of a domain."""
+    with _reading():
+        _, sections = _sections(text, "problem")
+        init = _literals(["and", *sections.get(":init", [])])
         if not all(value for _, value in init):
             raise ValueError("a fact of :init is negative")
         [goal] = sections[":goal"]
-        objects = typed(sections.get(":objects", []))
-        return Problem(read, objects, frozenset(fact for fact, _ in init), literals_of(goal))
+        objects = _typed(sections.get(":objects", []))
+        return Problem(domain, objects, frozenset(fact for fact, _ in init), _literals(goal))
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Context in which PDDL is read: what is no PDDL becomes a ``UserError``."""
+    try:
+        yield
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"the PDDL cannot be read ({error}): write STRIPS with types") from error
+
+
+def _sections(text: str, kind: str) -> tuple[str, dict[str, Any]]:
+    """The name of a domain or problem, and what stands in each of its sections; ``:action`` lists all actions."""
+    stack: list[list[Any]] = [[]]
+    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";[^\n]*", "", text.lower())):
+        if token == "(":
+            stack.append([])
+        else:
+            part = stack.pop() if token == ")" else token
+            stack[-1].append(part)
+    [[[define, [head, name], *parts]]] = stack
+    if (define, head) != ("define", kind):
+        raise ValueError(f"it is no {kind}")
+    sections: dict[str, Any] = {}
+    for section, *content in parts:
+        if section == ":action":
+            sections.setdefault(section, []).append(content)
+        elif section in _SECTIONS:
+            sections[section] = content
+        else:
+            raise ValueError(f"{section} is not supported")
+    return name, sections
+
+
+def _schema(parts: Sequence[Any]) -> Schema:
+    name, *rest = parts
+    given = dict(zip(rest[::2], rest[1::2], strict=True))
+    variables, when = _typed(given.get(":parameters", [])), _literals(given.get(":precondition", []))
+    return Schema(name, variables, when, _literals(given[":effect"]))
+
+
+def _typed(words: Sequence[Any]) -> dict[str, str]:
+    """Read ``a b - block c`` as the type of each name, ``object`` if none is given."""
+    found, pending, rest = dict[str, str](), list[str](), iter(words)
+    for word in rest:
+        if word != "-":
+            pending.append(word)
+            continue
+        kind = next(rest)
+        if not isinstance(kind, str):
+            raise ValueError("(either ...) is not supported")
+        found |= dict.fromkeys(pending, kind)
+        pending = []
+    return found | dict.fromkeys(pending, ROOT)
+
+
+def _literals(formula: Sequence[Any], value: bool = True) -> tuple[Literal, ...]:
+    """The facts of a conjunction, each with whether it must hold."""
+    match formula:
+        case []:
+            return ()
+        case ["and", *parts] if value:
+            return tuple(literal for part in parts for literal in _literals(part))
+        case ["not", part]:
+            return _literals(part, not value)
+        case [str(name), *objects] if name not in _CONNECTIVES and all(isinstance(each, str) for each in objects):
+            return (((name, *objects), value),)
+    raise ValueError(f"{formula!r:.80} is not supported")
 
 
 def _read_text(path: Path) -> str:

@@ -5,13 +5,29 @@ that holds at the start. ``goal on b a`` is a fact that must hold at the end.
 """
 
 import random
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
 from itertools import pairwise
 from string import ascii_lowercase
 
-from treeagent.envs.planning.problem import Domain, Fact, Problem
+from treeagent.envs.planning.problem import Domain, Fact, Literal, Problem, Schema, supertypes
 
 PEGS = ("peg1", "peg2", "peg3")
+
+
+def read_domain(name: str) -> Domain:
+    """Read a built-in domain from ``domains.toml``."""
+    table = tomllib.loads(resources.files(__package__).joinpath("domains.toml").read_text(encoding="utf-8"))[name]
+    schemas = [
+        Schema(action, about["variables"], _literals(about["when"]), _literals(about["effects"]))
+        for action, about in table["actions"].items()
+    ]
+    return Domain(name, tuple(schemas), supertypes(table["types"]), {})
+
+
+def _literals(texts: Sequence[str]) -> tuple[Literal, ...]:
+    return tuple((tuple(text.removeprefix("not ").split()), not text.startswith("not ")) for text in texts)
 
 
 def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:

@@ -3,7 +3,6 @@
 import functools
 import random
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
@@ -11,9 +10,9 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.planning.domains import DRAW, problem_of
+from treeagent.envs.planning.domains import DRAW, problem_of, read_domain
 from treeagent.envs.planning.planner import FINISH, Planner, PlanningDemonstrator
-from treeagent.envs.planning.problem import Problem, State, prompt_of, read_domain, sentences
+from treeagent.envs.planning.problem import Domain, Problem, State, prompt_of, sentences
 from treeagent.envs.visit import DrawnTasks, VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -69,7 +68,7 @@ class PlanningEnv(VisitEnv[Place]):
         name, size = self.options.domain, self.options.size
         least, greatest = (size, size) if isinstance(size, int) else size
         sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
-        self._play(resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8"))
+        self._play(read_domain(name))
 
         def draw(seed: int) -> list[str]:
             random_size = random.Random(f"size {seed}").randint(least, greatest)
@@ -77,9 +76,8 @@ class PlanningEnv(VisitEnv[Place]):
 
         self._drawn = DrawnTasks(f"{name}{sizes}", lambda lines: self._prompt(tuple(lines)), "problem", draw)
 
-    def _play(self, text: str) -> None:
-        """Take the PDDL of the domain."""
-        self._text, self._domain = text, read_domain(text)
+    def _play(self, domain: Domain) -> None:
+        self._domain = domain
         self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
         self._planner_of = functools.lru_cache(256)(lambda lines: Planner(self._problem(lines)))
 

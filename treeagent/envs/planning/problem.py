@@ -1,14 +1,10 @@
-"""Planning problems in STRIPS with types, negative conditions and equality: PDDL, grounded actions, and sentences."""
+"""Planning problems in STRIPS with types, negative conditions and equality: grounded actions, and sentences."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-from treeagent.types import UserError
+from typing import NamedTuple
 
 Fact = tuple[str, ...]
 """A predicate and its objects: ``("on", "a", "b")``. In a domain, a variable such as ``?x`` can stand for an object."""
@@ -16,11 +12,9 @@ State = frozenset[Fact]
 """All facts that hold, without those that no action changes."""
 Literal = tuple[Fact, bool]
 """A fact and whether it must hold, or becomes true."""
-_ROOT = "object"
+ROOT = "object"
 """The type that all objects have."""
 _EQUAL = "="
-_CONNECTIVES = {"and", "or", "imply", "forall", "exists", "when", "oneof"}
-_SECTIONS = {":requirements", ":predicates", ":types", ":constants", ":domain", ":objects", ":init", ":goal"}
 
 
 class Case(NamedTuple):
@@ -165,90 +159,17 @@ def _variables(fact: Fact) -> set[str]:
     return {term for term in fact if term.startswith("?")}
 
 
-def read_domain(text: str) -> Domain:
-    """Parse a PDDL domain: ``:strips``, ``:typing``, ``:negative-preconditions`` and ``:equality``."""
-    with reading():
-        name, sections = sections_of(text, "domain")
-        parents = typed(sections.get(":types", []))
-        types: dict[str, tuple[str, ...]] = {_ROOT: (_ROOT,)}
-        for kind in {*parents, *parents.values()}:
-            above = [kind]
-            while above[-1] != _ROOT:
-                above.append(parents.get(above[-1], _ROOT))
-                if above[-1] in above[:-1]:
-                    raise ValueError(f"the type {kind} is above itself")
-            types[kind] = tuple(above)
-        return Domain(
-            name, tuple(map(_schema, sections.get(":action", []))), types, typed(sections.get(":constants", []))
-        )
-
-
-@contextmanager
-def reading() -> Iterator[None]:
-    """Context in which PDDL is read: what is no PDDL becomes a ``UserError``."""
-    try:
-        yield
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"the PDDL cannot be read ({error}): write STRIPS with types") from error
-
-
-def sections_of(text: str, kind: str) -> tuple[str, dict[str, Any]]:
-    """The name of a domain or problem, and what stands in each of its sections; ``:action`` lists all actions."""
-    stack: list[list[Any]] = [[]]
-    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";[^\n]*", "", text.lower())):
-        if token == "(":
-            stack.append([])
-        else:
-            part = stack.pop() if token == ")" else token
-            stack[-1].append(part)
-    [[[define, [head, name], *parts]]] = stack
-    if (define, head) != ("define", kind):
-        raise ValueError(f"it is no {kind}")
-    sections: dict[str, Any] = {}
-    for section, *content in parts:
-        if section == ":action":
-            sections.setdefault(section, []).append(content)
-        elif section in _SECTIONS:
-            sections[section] = content
-        else:
-            raise ValueError(f"{section} is not supported")
-    return name, sections
-
-
-def _schema(parts: Sequence[Any]) -> Schema:
-    name, *rest = parts
-    given = dict(zip(rest[::2], rest[1::2], strict=True))
-    variables, when = typed(given.get(":parameters", [])), literals_of(given.get(":precondition", []))
-    return Schema(name, variables, when, literals_of(given[":effect"]))
-
-
-def typed(words: Sequence[Any]) -> dict[str, str]:
-    """Read ``a b - block c`` as the type of each name, ``object`` if none is given."""
-    found, pending, rest = dict[str, str](), list[str](), iter(words)
-    for word in rest:
-        if word != "-":
-            pending.append(word)
-            continue
-        kind = next(rest)
-        if not isinstance(kind, str):
-            raise ValueError("(either ...) is not supported")
-        found |= dict.fromkeys(pending, kind)
-        pending = []
-    return found | dict.fromkeys(pending, _ROOT)
-
-
-def literals_of(formula: Sequence[Any], value: bool = True) -> tuple[Literal, ...]:
-    """The facts of a conjunction, each with whether it must hold."""
-    match formula:
-        case []:
-            return ()
-        case ["and", *parts] if value:
-            return tuple(literal for part in parts for literal in literals_of(part))
-        case ["not", part]:
-            return literals_of(part, not value)
-        case [str(name), *objects] if name not in _CONNECTIVES and all(isinstance(each, str) for each in objects):
-            return (((name, *objects), value),)
-    raise ValueError(f"{formula!r:.80} is not supported")
+def supertypes(parents: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The supertypes of each type, including the type itself, from the one above each."""
+    types: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
+    for kind in {*parents, *parents.values()}:
+        above = [kind]
+        while above[-1] != ROOT:
+            above.append(parents.get(above[-1], ROOT))
+            if above[-1] in above[:-1]:
+                raise ValueError(f"the type {kind} is above itself")
+        types[kind] = tuple(above)
+    return types
 
 
 _SENTENCES = {

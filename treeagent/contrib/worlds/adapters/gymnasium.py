@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from treeagent.envs.base import Env, StepResult, ToolSpec, required, seeded_tasks, task_to_play
+from treeagent.contrib.worlds import required, seeded_tasks
+from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any

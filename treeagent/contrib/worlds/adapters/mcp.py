@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, required, task_to_play
+from treeagent.contrib.worlds import required
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError

@@ -4,10 +4,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.alfworld.demonstrator import AlfworldDemonstrator
 from treeagent.contrib.worlds.alfworld.game import Game
 from treeagent.contrib.worlds.alfworld.games import AlfworldOptions, game_data, generated_task, official_games, spec_of
-from treeagent.envs.base import StepResult, ToolSpec, required, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs
 
+from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.booking.site import Action, Page, Rules, Session, start, step, view
 from treeagent.contrib.worlds.booking.town import Ledger, Town, draw_town
-from treeagent.envs.base import required
 
 _OWN_TEMPLATES = ("home", "results", "form", "cover")
 _MOST_BYTES = 10_000

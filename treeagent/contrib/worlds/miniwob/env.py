@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.base import Env, StepResult, ToolSpec, probability, required, seeded_tasks, task_to_play
+from treeagent.contrib.worlds import required, seeded_tasks
+from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError

@@ -4,6 +4,7 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 
+from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.textworld.games import (
     PROMPTS,
     TextWorldOptions,
@@ -14,7 +15,7 @@ from treeagent.contrib.worlds.textworld.games import (
     task_of,
 )
 from treeagent.contrib.worlds.textworld.story import Position, Story
-from treeagent.envs.base import StepResult, ToolSpec, probability, required, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall
