@@ -76,11 +76,11 @@ def ids_of(chat: ChatFormat, text: str) -> list[int]:
 
 def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | None:
     """The index of the first token that the constraint forbids; None if there is none."""
-    followed = held.sample_states([()], 1, len(chat.tokenizer))
+    states = held.begun([()], 1)
     for place, token in enumerate(ids):
-        if not followed.allowed()[0, 0, token]:
+        if not held.allowed(states, len(chat.tokenizer))[0, 0, token]:
             return place
-        followed.advance([[token]])
+        held.advance(states, [[token]])
     return None
 
 

@@ -137,11 +137,11 @@ def test_turns_are_held_to_their_form(folder: Path) -> None:
 
 def allowed_logprobs(model: PreTrainedModel, prompt: tuple[int, ...], ids: tuple[int, ...], form: Form) -> list[float]:
     logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].detach()
-    followed, found = form.sample_states([()], 1, logits.shape[-1]), []
+    states, found = form.begun([()], 1), []
     for row, token in zip(logits, ids, strict=True):
-        allowed = torch.from_numpy(followed.allowed()[0, 0])
+        allowed = torch.from_numpy(form.allowed(states, logits.shape[-1])[0, 0])
         found.append(float(row.masked_fill(~allowed, -torch.inf).log_softmax(-1)[token]))
-        followed.advance([[token]])
+        form.advance(states, [[token]])
     return found
 
 

@@ -287,30 +287,3 @@ def test_a_model_that_can_be_packed_learns_the_same_as_one_that_cannot(
     assert (found - expected).norm() <= 1e-5 * (expected - start).norm()
     [(count, width)] = forwarded
     assert count * width < 0.8 * (8 * 16 if learner == "sft" else 16 * 17)
-
-
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_a_wide_pack_has_no_mask(recomputed: bool) -> None:
-    """Two trees; the pack of the second one is padded. With gradient checkpointing, the backward pass computes layers
-    again."""
-    torch.manual_seed(0)
-    shuffler = random.Random(0)
-    prompt, other = tokens(shuffler, 600), tokens(shuffler, 500)
-    rows = [(*prompt, *tokens(shuffler, count)) for count in (200, 230, 170)]
-    rows += [(*other, *tokens(shuffler, count)) for count in (200, 210, 160)]
-    packed = pack(rows, 1000, 1250)
-    assert 1024 < packed.ends.shape[1] <= 1250 and len(packed.ends) == 2
-    model, seen_masks = qwen3(), list[torch.Size]()
-    separate = separate_scores(model, rows)
-    if recomputed:
-        model.activation_checkpointing_enable({"use_reentrant": False})
-        model.train()
-    model.model.layers[0].self_attn.register_forward_pre_hook(
-        lambda module, arguments, named: seen_masks.append(named["attention_mask"].shape), with_kwargs=True
-    )
-    together = packed_scores(model, rows, packed)
-    assert set(seen_masks) == {(2, 1, 1, packed.ends.shape[1])}
-    assert torch.allclose(together, separate, rtol=0, atol=1e-5)
-    expected, found = gradient(model, separate), gradient(model, together)
-    assert (found - expected).norm() <= 1e-5 * expected.norm()
-    assert len(seen_masks) == (2 if recomputed else 1)

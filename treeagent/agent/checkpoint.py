@@ -73,10 +73,17 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with refusals_named(folder), no_progress_bars():
-        if isinstance(checkpoint.model, PeftModel):
-            _save_adapter(checkpoint.model, partial, folder, weights)
+        if isinstance(model := checkpoint.model, PeftModel):
+            base = str(model.get_base_model().name_or_path)
+            if Path(base).is_dir():
+                path = Path(base).resolve()
+                # A base model next to its adapter is recorded by a relative path, so that both can be moved together.
+                base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
+            model.active_peft_config.base_model_name_or_path = base
+            model.save_pretrained(str(partial), save_embedding_layers=False, state_dict=weights)
+            (partial / "README.md").unlink()  # an empty template of a model card
         else:
-            checkpoint.model.save_pretrained(partial, state_dict=weights)
+            model.save_pretrained(partial, state_dict=weights)
         checkpoint.tokenizer.save_pretrained(partial)
         if checkpoint.head is not None:
             checkpoint.head.save(partial)
@@ -203,17 +210,6 @@ def merge(name: Path, out: Path) -> None:
     assert isinstance(checkpoint.model, PeftModel)
     merged = checkpoint.model.merge_and_unload(safe_merge=True)
     save_checkpoint(Checkpoint(merged, checkpoint.tokenizer, checkpoint.head), out)
-
-
-def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[str, Tensor] | None) -> None:
-    base = str(model.get_base_model().name_or_path)
-    if Path(base).is_dir():
-        path = Path(base).resolve()
-        # A base model next to its adapter is recorded by a relative path, so that both can be moved together.
-        base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
-    model.active_peft_config.base_model_name_or_path = base
-    model.save_pretrained(str(partial), save_embedding_layers=False, state_dict=weights)
-    (partial / "README.md").unlink()  # an empty template of a model card
 
 
 def _base(folder: Path) -> str:

@@ -239,7 +239,7 @@ class LocalGenerator(Generator):
         pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
         width, past = max(map(len, new)), max(pasts)
-        buffer = self._buffer(paths, past, width)
+        buffer, cache = self._buffer(paths, past, width)
         ids, positions = torch.zeros(2, len(new), width, dtype=torch.long)
         keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
@@ -253,7 +253,7 @@ class LocalGenerator(Generator):
             seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
         last = logit_columns(self.model, width - 1, width)
         with hidden_states(self.model) as collected:
-            logits = self._logits(_cache(buffer, past), ids, positions, seen, keys, logits_to_keep=last)[:, -1].float()
+            logits = self._logits(cache, ids, positions, seen, keys, logits_to_keep=last)[:, -1].float()
         hidden = collected[0][:, -1].float()
         segments = []
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
@@ -318,7 +318,7 @@ class LocalGenerator(Generator):
         """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].
         Each prefix is a column of its last token, which attends to the prompt, its shorter prefixes and itself."""
         rows = len(leaves)
-        buffer, pasts, past, prefix = self._after(leaves, width, width)
+        _, cache, pasts, past, prefix = self._after(leaves, width, width)
         # Filled as NumPy arrays: setting single elements of a tensor would take longer than the pass of a small model.
         ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
         above = np.zeros((rows, width, width), dtype=np.bool_)
@@ -334,7 +334,7 @@ class LocalGenerator(Generator):
         seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
         positions = pasts[:, None] + torch.from_numpy(depths)
         keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
-        return self._logits(_cache(buffer, past), torch.from_numpy(ids), positions, seen, keys)
+        return self._logits(cache, torch.from_numpy(ids), positions, seen, keys)
 
     def _decode(
         self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]
@@ -344,7 +344,7 @@ class LocalGenerator(Generator):
         rows, steps, count = draws.shape
         if not count:
             return [[] for _ in leaves]
-        buffer, pasts, past, prefix = self._after(leaves, count, steps * count)
+        buffer, cache, pasts, past, prefix = self._after(leaves, count, steps * count)
         # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
         # Column past + step * count + k belongs to sibling k, which attends only to the prefix and its own columns.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
@@ -352,21 +352,19 @@ class LocalGenerator(Generator):
         mask = additive(seen, self.model.dtype, self.model.device)
         news = torch.arange(steps).repeat_interleave(count)
         keys = pasts[:, None] + torch.cat([torch.arange(past) - past, news])
-        cache = _cache(buffer, past)
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
-        pauses, states = request.pauses[part], None
-        if request.form is not None:
-            turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
-            states = request.form.sample_states(turns, count, logits.shape[-1])
-        known = torch.arange(logits.shape[-1]) < self.vocabulary if logits.shape[-1] > self.vocabulary else None
+        pauses, form, size = request.pauses[part], request.form, logits.shape[-1]
+        turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
+        states = form.begun(turns, count) if form is not None else []
+        known = torch.arange(size) < self.vocabulary if size > self.vocabulary else None
         stops = torch.tensor(request.stop_ids)
         for step in range(steps):
-            allowed = known if states is None else torch.from_numpy(states.allowed())
+            allowed = known if form is None else torch.from_numpy(form.allowed(states, size))
             tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
-            if states is not None:
-                states.advance(tokens[:, step].tolist())
+            if form is not None:
+                form.advance(states, tokens[:, step].tolist())
             ended = torch.isin(tokens[:, step], stops) & (lengths > step)
             lengths = torch.where(ended, step + 1, lengths)
             if any(pauses):
@@ -379,38 +377,32 @@ class LocalGenerator(Generator):
             columns = seen[..., :end], keys[:, :end], mask[..., :end]
             logits = self._logits(cache, tokens[:, step], positions, *columns).float().cpu()
         self.usage.generated_tokens += int(lengths.sum())
-        return [
-            self._keep(leaf, buffer[:, :, row, :, past:], tokens[row], logprobs[row], lengths[row])
-            for row, leaf in enumerate(leaves)
-        ]
-
-    def _keep(
-        self, leaf: Segment, sampled_cache: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor
-    ) -> list[Sample]:
-        """The samples of one prompt. Their keys and values are cached, but for the last token, which was only drawn."""
-        samples, count = [], tokens.shape[1]
-        for sibling in range(count):
-            length = int(lengths[sibling])
-            ids = tuple(tokens[:length, sibling].tolist())
-            samples.append(Sample(ids, tuple(logprobs[:length, sibling].tolist())))
-            fed = ids[:-1]
+        samples: list[list[Sample]] = [[] for _ in leaves]
+        for row, sibling in np.ndindex(rows, count):
+            length, leaf = int(lengths[row, sibling]), leaves[row]
+            ids = tuple(tokens[row, :length, sibling].tolist())
+            samples[row].append(Sample(ids, tuple(logprobs[row, :length, sibling].tolist())))
+            fed = ids[:-1]  # the last token was only drawn
             if fed and not any(child.token_ids == fed for child in leaf.children.get(fed[0], ())):
-                keys_values = sampled_cache[:, :, :, sibling : (length - 1) * count : count].clone()
-                self.cache.add(Segment(leaf, fed, keys_values))
+                columns = slice(past + sibling, past + (length - 1) * count, count)
+                self.cache.add(Segment(leaf, fed, buffer[:, :, row, :, columns].clone()))
         return samples
 
-    def _after(self, leaves: Sequence[Segment], queries: int, new: int) -> tuple[Tensor, Tensor, int, Tensor]:
-        """The buffer of ``leaves`` with room for ``new`` tokens, the lengths of the prefixes [rows], the longest, and
-        whether each query sees each of its columns, [rows, queries, longest]."""
-        paths = [_chain(leaf) for leaf in leaves]
+    def _after(self, leaves: Sequence[Segment], queries: int, new: int) -> tuple[Tensor, Cache, Tensor, int, Tensor]:
+        """The buffer of ``leaves`` with room for ``new`` tokens, its cache, the lengths of the prefixes [rows], the
+        longest, and whether each query sees each of its columns, [rows, queries, longest]."""
+        paths = [[leaf] for leaf in leaves]
+        for path in paths:
+            while (parent := path[0].parent) is not None:
+                path.insert(0, parent)
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(len(leaves), queries, past)
-        return self._buffer(paths, past, new), pasts, past, prefix
+        return *self._buffer(paths, past, new), pasts, past, prefix
 
-    def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
-        """Keys and values, [layers, 2, rows, heads, past + new, head width]; those of ``paths`` end at column
-        ``past``."""
+    def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> tuple[Tensor, Cache]:
+        """Keys and values, [layers, 2, rows, heads, past + new, head width], of which those of ``paths`` end at column
+        ``past``; and the same as a cache."""
         layers, heads, width = self._shape
         shape = (layers, 2, len(paths), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
@@ -420,7 +412,7 @@ class LocalGenerator(Generator):
                 start = end - len(segment.token_ids)
                 buffer[:, :, row, :, start:end] = segment.keys_values
                 end = start
-        return buffer
+        return buffer, Cache(layers=[_Layer(keys_values[0], keys_values[1], past) for keys_values in buffer])
 
     def _logits(
         self, cache: Cache, ids: Tensor, positions: Tensor, seen: Tensor, keys: Tensor, *masks: Tensor, **options: Any
@@ -436,17 +428,6 @@ class LocalGenerator(Generator):
             **options,
         )
         return cast(Tensor, output.logits)
-
-
-def _cache(buffer: Tensor, length: int) -> Cache:
-    return Cache(layers=[_Layer(keys_values[0], keys_values[1], length) for keys_values in buffer])
-
-
-def _chain(segment: Segment) -> list[Segment]:
-    path = [segment]
-    while path[-1].parent is not None:
-        path.append(path[-1].parent)
-    return path[::-1]
 
 
 def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:

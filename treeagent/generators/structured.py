@@ -5,7 +5,6 @@ The form is a context-free grammar in llguidance's dialect of Lark, which vLLM a
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
@@ -56,38 +55,28 @@ class Form:
         matcher = self._start.deep_copy()
         return bool(matcher.consume_tokens(list(token_ids))) and matcher.validate_tokens(list(lead)) == len(lead)
 
-    def sample_states(self, turn_prefixes: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "SampleStates":
-        """Track ``count`` samples for each turn after its existing tokens; ``vocabulary`` is the number of logits."""
+    def begun(self, turn_prefixes: Sequence[tuple[int, ...]], count: int) -> list[list[LLMatcher]]:
+        """The states of ``count`` samples of each turn after its existing tokens, [rows, siblings]."""
         matchers: list[list[LLMatcher]] = []
         for ids in turn_prefixes:
             matcher = self._start.deep_copy()
             matcher.consume_tokens(list(ids))
             matchers.append([matcher, *(matcher.deep_copy() for _ in range(count - 1))])
-        return SampleStates(matchers, vocabulary)
+        return matchers
 
-
-@dataclass(frozen=True, slots=True)
-class SampleStates:
-    """The grammar states of samples that are being drawn."""
-
-    matchers: Sequence[Sequence[LLMatcher]]
-    """[rows, siblings]"""
-    vocabulary: int
-    """Number of logits."""
-
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self, states: Sequence[Sequence[LLMatcher]], vocabulary: int) -> NDArray[np.bool_]:
         """Whether each token may come next in each sample, [rows, siblings, vocabulary]."""
-        masks = [[matcher.compute_bitmask() for matcher in siblings] for siblings in self.matchers]
+        masks = [[matcher.compute_bitmask() for matcher in siblings] for siblings in states]
         words = np.frombuffer(b"".join(chain.from_iterable(masks)), np.uint8)
         bits = np.unpackbits(words, bitorder="little").reshape(len(masks), len(masks[0]), -1)
-        allowed = np.zeros((*bits.shape[:2], self.vocabulary), bool)  # logits may be padded beyond the tokens
-        width = min(bits.shape[2], self.vocabulary)
+        allowed = np.zeros((*bits.shape[:2], vocabulary), bool)  # logits may be padded beyond the tokens
+        width = min(bits.shape[2], vocabulary)
         allowed[..., :width] = bits[..., :width]
         return allowed
 
-    def advance(self, tokens: Sequence[Sequence[int]]) -> None:
+    def advance(self, states: Sequence[Sequence[LLMatcher]], tokens: Sequence[Sequence[int]]) -> None:
         """Advance by the drawn tokens, [rows, siblings]. Tokens after the end of a turn are ignored."""
-        for siblings, row in zip(self.matchers, tokens, strict=True):
+        for siblings, row in zip(states, tokens, strict=True):
             for matcher, token in zip(siblings, row, strict=True):
                 if not matcher.is_stopped():
                     matcher.consume_token(token)

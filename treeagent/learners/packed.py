@@ -5,30 +5,23 @@ stay those of separate rows."""
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers import PreTrainedModel
 
 from treeagent.generators.attention import additive, backbone, base_model, unmasked
 from treeagent.types import UserError
 
 Model = PreTrainedModel | PeftModel
 
-_MOST_TOKENS = 16_384
-"""Most tokens of a pack."""
+_MOST_TOKENS = 4096
+"""Most tokens of a pack, whose attention mask grows with its square."""
 _WIDTH_STEP = 16
 """Difference, in tokens, between the widths of packs that are compared."""
-_WIDE = 1024
-"""Width of packs, in tokens, from which attention is computed in blocks: a mask grows with its square."""
-_BLOCK = 512
-"""Number of queries in a block."""
 _SAVING = 0.9
 """Largest cost of packs, relative to padded rows, at which rows are packed."""
 
@@ -116,45 +109,10 @@ def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
 
 
 def pack_mask(model: Model, ends: Tensor) -> Tensor:
-    """The ``attention_mask`` of packs: (packs, 1, width, width), or for a wide pack ``ends``, (packs, 1, 1, width)."""
-    base, width = base_model(model), ends.shape[1]
-    if width > _WIDE and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
-        return ends[:, None, None]
-    indices = torch.arange(width, device=ends.device)
-    return additive((indices <= indices[:, None]) & (indices[:, None] < ends[:, None]), base.dtype, ends.device)
-
-
-def _sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    **arguments: Any,
-) -> tuple[Tensor, None]:
-    """The attention "sdpa" of transformers, which also takes ``ends`` of packs (integers) as a mask: one block of
-    queries at a time, whose mask the backward pass makes again."""
-    if attention_mask is None or attention_mask.is_floating_point() or attention_mask.dtype == torch.bool:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, **arguments)
-    ends, width = attention_mask.flatten(1), query.shape[2]
-
-    def block(query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
-        last = first + query.shape[2]
-        keys = torch.arange(last, device=query.device)
-        queries = keys[first:, None]
-        seen = (keys <= queries) & (queries < ends[:, None, None, :last])
-        attended = sdpa_attention_forward(
-            module, query, key[:, :, :last], value[:, :, :last], seen, dropout, **arguments
-        )
-        return cast(Tensor, attended[0])
-
-    again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropout > 0)
-    starts = range(0, width, _BLOCK)
-    return torch.cat([again(query[:, :, first : first + _BLOCK], key, value, first) for first in starts], 1), None
-
-
-AttentionInterface.register("sdpa", _sdpa)
+    """The ``attention_mask`` with which ``model`` runs on packs: (packs, 1, width, width)."""
+    indices = torch.arange(ends.shape[1], device=ends.device)
+    seen = (indices <= indices[:, None]) & (indices[:, None] < ends[:, None])
+    return additive(seen, base_model(model).dtype, ends.device)
 
 
 class Packing:

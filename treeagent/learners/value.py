@@ -61,7 +61,11 @@ def fit_value(
     read = (within(row, context) for row in rows)
     training_rows, held_out = _split([row for row in read if row.value_positions], config)
     if isinstance(head, LogprobHead) and not head.chosen:
-        _choose(model, head, training_rows, config)
+        some = random.Random(config.seed).sample(training_rows, len(training_rows))
+        counts = accumulate(len(row.value_positions) for row in some)
+        some = some[: sum(count < _CHOSEN_BY for count in counts) + 1]
+        logprobs = torch.cat(_features(model, some, "logprobs", config.forward_batch_size))
+        head.to(model.device).choose(logprobs[:_CHOSEN_BY])
     train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     head.standardise(train[0])
@@ -70,21 +74,29 @@ def fit_value(
     epoch, train_loss = 0, _loss(head, *train)
     best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
     while epoch < config.epochs and epoch - best_epoch < config.patience:
-        epoch += 1
+        epoch, train_loss = epoch + 1, 0.0
         order = torch.randperm(len(train[1]), generator=shuffler)
-        train_loss = _pass(head, optimiser, *train, order, config.batch_size)
-        loss = _loss(head, *test)
-        on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
+        for batch in order.to(train[1].device).split(config.batch_size):
+            loss = head.cross_entropy(train[0][batch], train[1][batch])
+            if not torch.isfinite(loss):
+                raise diverged(f"the value loss is {loss.item()} in epoch {epoch}")
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            optimiser.step()
+            train_loss += loss.item() * len(batch)
+        train_loss /= len(order)
+        held_out_loss = _loss(head, *test)
+        on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": held_out_loss})
         on_progress(epoch, config.epochs)
-        if loss < best_loss:
-            best_epoch, best_loss, best = epoch, loss, copy_weights(head)
+        if held_out_loss < best_loss:
+            best_epoch, best_loss, best = epoch, held_out_loss, copy_weights(head)
     restore_weights(head, best)
     head.zero_grad()
     constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
     states, targets = test
     with torch.no_grad():
         values = torch.sigmoid(head(states))
-    error, spread = ((targets - values).var(correction=0).item(), targets.var(correction=0).item())
+    error, spread = (targets - values).var(correction=0).item(), targets.var(correction=0).item()
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,
@@ -95,23 +107,6 @@ def fit_value(
         train_positions=len(train[1]),
         held_out_positions=len(test[1]),
     )
-
-
-def _pass(
-    head: ValueHead, optimiser: torch.optim.Optimizer, states: Tensor, targets: Tensor, order: Tensor, batch_size: int
-) -> float:
-    """Train for one epoch. Returns the mean loss."""
-    total = 0.0
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size].to(targets.device)
-        loss = head.cross_entropy(states[batch], targets[batch])
-        if not torch.isfinite(loss):
-            raise diverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        optimiser.step()
-        total += loss.item() * len(batch)
-    return total / len(order)
 
 
 def check_value_rows(head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
@@ -142,16 +137,6 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
     features = _features(model, rows, head.reads, batch_size, tokens)
     targets = [target for row in rows for target in row.value_targets]
     return torch.cat(features), head.rescale(torch.tensor(targets, device=model.device))
-
-
-@torch.no_grad()
-def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
-    """Make a head choose its tokens by the log-probabilities at some states of ``rows``."""
-    shuffled = random.Random(config.seed).sample(rows, len(rows))
-    counts = accumulate(len(row.value_positions) for row in shuffled)
-    enough = next((index for index, count in enumerate(counts, start=1) if count >= _CHOSEN_BY), len(shuffled))
-    logprobs = torch.cat(_features(model, shuffled[:enough], "logprobs", config.forward_batch_size))
-    head.to(model.device).choose(logprobs[:_CHOSEN_BY])
 
 
 @torch.no_grad()

@@ -155,11 +155,11 @@ def ids_of(chat: ChatFormat, text: str) -> list[int]:
 
 
 def may_be_drawn(held: Form, chat: ChatFormat, ids: Sequence[int]) -> bool:
-    states = held.sample_states([()], 1, len(chat.tokenizer))
+    states = held.begun([()], 1)
     for token in ids:
-        if not states.allowed()[0, 0, token]:
+        if not held.allowed(states, len(chat.tokenizer))[0, 0, token]:
             return False
-        states.advance([[token]])
+        held.advance(states, [[token]])
     return True
 
 

@@ -1,6 +1,6 @@
 """Updates of a tiny model from file to file in one of several processes, for tests of how they share their work.
 
-    updates_program.py PROCESSES FOLDER whole|killed [muon]
+    updates_program.py PROCESSES FOLDER whole|killed
 
 FOLDER holds a model "base". Reports and checkpoints are written to FOLDER.
 """
@@ -93,13 +93,4 @@ model = with_adapter(base(), LoraConfig(rank=2), 0)
 result = train_dpo(model, tokenizer, pairs(make_model(), 15, shift=1.0), dpo)
 saved("lora", model)
 
-if "muon" in sys.argv:
-    model = base()
-    train_sft(model, tokenizer, token_rows(16), replace(sft, optimiser="muon"))
-    saved("muon", model)
-
-model = base()
-model.to(torch.bfloat16)  # type: ignore[arg-type]  # of a signature that mypy cannot read
-train_sft(model, tokenizer, token_rows(16), replace(sft, precision="bfloat16", validate_every=4), validate=lambda: 1.0)
-saved("bfloat16", model)
 torch.save(told, folder / f"told-{rank}.pt")

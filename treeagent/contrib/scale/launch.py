@@ -76,30 +76,30 @@ def train_job(job: TrainJob, emit: Emit) -> dict[str, Any]:
     GPU, since one GPU may not hold them."""
     config = job.config
     training = replace(config.training, precision=config.precision(config.policy))  # which the device decides
-    device = config.policy.device_map if config.policy.on_cpu else None if sharing() else _own_gpu()
+    device = config.policy.device_map if config.policy.on_cpu else None
+    if not config.policy.on_cpu and not sharing():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
     policy = replace(config.policy, device_map=device)
     return train_policy(replace(job, config=replace(config, training=training, policy=policy)), emit, lead, save_whole)
 
 
-def _own_gpu() -> str:
-    return f"cuda:{os.environ['LOCAL_RANK']}"
-
-
 def launch(scale: Scale, work: Work, job: object, log: Path, emit: Emit) -> dict[str, Any]:
-    """Run ``work(job, emit)`` in ``scale.processes`` processes. Returns the result of the leading one.
-
-    Args:
-        log: file for the output of the processes.
-    """
+    """Run ``work(job, emit)`` in ``scale.processes`` processes, whose output goes to the file ``log``. Returns the
+    result of the leading one."""
+    # "multi_gpu" means several processes started by torch. It also works on a CPU, where they communicate by gloo.
+    how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
+    if scale.accelerate_config is not None:
+        how = [f"--config_file={find_recipe(scale.accelerate_config, '.yaml', '--accelerate-config')}"]
+    how += [f"--num_processes={scale.processes}", "--num_machines=1", "--main_process_port=0"]
     with tempfile.TemporaryDirectory(prefix="launch-", dir=log.parent) as name:
         folder = Path(name).resolve()
         on_cpu = not isinstance(job, TrainJob) or job.config.policy.on_cpu
         (folder / _JOB).write_bytes(pickle.dumps((work, job, on_cpu)))
+        program = [*how, "--module", "treeagent.contrib.scale.launch", str(folder)]
+        command = [sys.executable, "-m", "accelerate.commands.launch", *program]
         with (
             log.open("wb") as output,
-            subprocess.Popen(
-                [sys.executable, *_command(scale, folder)], stdin=subprocess.PIPE, stdout=output, stderr=output
-            ) as process,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as process,
             ExitStack() as files,
         ):
             files.callback(process.terminate)
@@ -114,27 +114,13 @@ def launch(scale: Scale, work: Work, job: object, log: Path, emit: Emit) -> dict
     raise WorkerLost(f"the {scale.processes} processes broke down: {log} says why; continue with --resume")
 
 
-def _accelerate_config(scale: Scale) -> Path:
-    return find_recipe(str(scale.accelerate_config), ".yaml", "--accelerate-config")
-
-
-def _command(scale: Scale, folder: Path) -> list[str]:
-    """The arguments of Python that start the processes."""
-    # "multi_gpu" means several processes started by torch. It also works on a CPU, where they communicate by gloo.
-    how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
-    if scale.accelerate_config is not None:
-        how = [f"--config_file={_accelerate_config(scale)}"]
-    how += [f"--num_processes={scale.processes}", "--num_machines=1", "--main_process_port=0"]
-    return ["-m", "accelerate.commands.launch", *how, "--module", "treeagent.contrib.scale.launch", str(folder)]
-
-
 def check_accelerate_config(scale: Scale) -> None:
     """Check that updates can train with the file ``scale.accelerate_config``."""
     if scale.accelerate_config is None:
         return
-    setting, file = f"--accelerate-config {scale.accelerate_config}", _accelerate_config(scale)
+    setting = f"--accelerate-config {scale.accelerate_config}"
     try:
-        settings = load_config_from_file(str(file))
+        settings = load_config_from_file(str(find_recipe(scale.accelerate_config, ".yaml", "--accelerate-config")))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{setting} is not a configuration of accelerate ({error}): make it by accelerate config"

@@ -1,9 +1,7 @@
 """Run jobs on a Ray cluster, wherever it has room.
 
-Each worker is a long-lived actor. It runs one job after another, so that the checkpoint and the environment of the last
-job stay loaded. If an actor is lost, with its process or its machine, its job is run again; this is safe, because a job
-writes its results to disk atomically. Jobs are not queued at actors but assigned to idle ones, so no job waits for an
-actor that cannot start.
+Each worker is a long-lived actor, which keeps the checkpoint and the environment of its last job loaded. If an actor is
+lost, its job is run again; this is safe, because a job writes its results to disk atomically.
 """
 
 import logging
@@ -36,8 +34,7 @@ _TRIES = 3
 _POLL_SECONDS = 0.5
 """Seconds between two checks for events."""
 _STORE_BYTES = 80 << 20
-"""Bytes of shared memory of a cluster that is started here. Little is needed: trees and weights are exchanged by disk,
-and jobs are small."""
+"""Bytes of shared memory of a cluster that is started here: trees and weights are exchanged by disk."""
 
 
 class RayWorkers:
@@ -150,14 +147,9 @@ def _connect(scale: Scale, count: int) -> None:
                 f"no Ray cluster answers at --address {address}: start one by ray start --head, or leave it out"
             ) from None
         return
+    options: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "logging_level": logging.WARNING}
     try:
-        ray.init(
-            address="local",
-            num_cpus=count,
-            object_store_memory=_STORE_BYTES,
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-        )
+        ray.init(address="local", num_cpus=count, include_dashboard=False, **options)
     except Exception as error:  # Ray has no specific error for a part that does not start within its 30 seconds
         why = " ".join(str(error).split())
         raise UserError(

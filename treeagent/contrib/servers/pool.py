@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Annotated, Literal, TypeVar
 
@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as options
 from treeagent.agent.checkpoint import base_and_adapter, load_tokenizer
 from treeagent.agent.policy import Wanted
 from treeagent.contrib.servers.reload import load_adapter, reload
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, Usage
+from treeagent.generators.base import Failure, Generator, Ids, Sample, SampleRequest, Usage
 from treeagent.generators.config import Address, RemoteConfig
 from treeagent.generators.remote import RETRIES, RemoteGenerator
 from treeagent.threads import map_in_threads
@@ -92,8 +92,6 @@ class _Member:
     """None until the server has answered for the first time, and after it has failed."""
     left_out_until: float = 0.0
     """Time on the monotonic clock."""
-    spent: Usage = field(default_factory=Usage)
-    """What connections that have failed had counted."""
 
 
 class Pool(Generator):
@@ -104,7 +102,7 @@ class Pool(Generator):
     def __init__(self, urls: Sequence[str], connect: Callable[[str], RemoteGenerator]) -> None:
         self.members = [_Member(url) for url in urls]
         self.usage = Usage()
-        self._connect = connect
+        self._connect, self._clients = connect, list[RemoteGenerator]()
         self._state = threading.Lock()
         self._readers: dict[int, int] = {}
         """For the hash of each prompt, the index of the server that has read it."""
@@ -139,10 +137,7 @@ class Pool(Generator):
         return self._spread(request.prompts, draw)
 
     def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample] | Failure]:
         def score(server: RemoteGenerator, part: Sequence[int]) -> list[list[Sample] | Failure]:
             chosen = [candidates[index] for index in part]
@@ -173,7 +168,11 @@ class Pool(Generator):
                     assert member.generator is not None
                     return call(member.generator, part[1])
                 except UserError as error:
-                    self._leave_out(member, error)
+                    with self._state:
+                        gone, member.generator = member.generator, None
+                        member.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
+                    if gone is not None:
+                        warnings.warn(f"{error}: the other servers answer for it until it does again", stacklevel=2)
                     return error
 
             told = map_in_threads(ask, list(parts.items()), len(parts))
@@ -185,7 +184,8 @@ class Pool(Generator):
                     answers[index] = answer
                     with self._state:
                         self._readers[_keys(prompts[index])[-1]] = number
-        self._count()
+        for name in (each.name for each in fields(Usage)):  # also of clients that have failed
+            setattr(self.usage, name, sum(getattr(client.usage, name) for client in self._clients))
         if len(errors) == len(self.members):
             raise next(iter(errors.values()))
         return answers
@@ -212,29 +212,10 @@ class Pool(Generator):
             except UserError as error:
                 member.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
                 return error
+            self._clients.append(member.generator)
         return None
-
-    def _leave_out(self, member: _Member, error: UserError) -> None:
-        with self._state:
-            gone, member.generator = member.generator, None
-            member.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
-            if gone is not None:
-                member.spent = _sum([member.spent, gone.usage])
-        if gone is not None:
-            warnings.warn(f"{error}: the other servers answer for it until it does again", stacklevel=2)
-
-    def _count(self) -> None:
-        with self._state:
-            clients = [member.generator for member in self.members]
-            total = _sum([*(each.usage for each in clients if each), *(member.spent for member in self.members)])
-            for each in fields(Usage):
-                setattr(self.usage, each.name, getattr(total, each.name))
 
 
 def _keys(prompt: tuple[int, ...]) -> list[int]:
     """A hash of each beginning of a prompt, shortest first."""
     return list(accumulate(prompt, lambda key, token: hash((key, token)), initial=0))
-
-
-def _sum(usages: Sequence[Usage]) -> Usage:
-    return Usage(**{each.name: sum(getattr(usage, each.name) for usage in usages) for each in fields(Usage)})

@@ -168,92 +168,71 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """One line of TracesData per ended path. The times of the spans only express their order."""
     for number, path in enumerate(ended_paths(tree)):
         identity = [facts.stage, tree.task.id, tree.seed, number]
-        trace, clock, spans = _hex(16, *identity), 0, list[Json]()
-        agent = _hex(8, *identity, "agent")
-
-        def span(name: str, key: object, kind: int, attributes: Mapping[str, object], error: str = "") -> Json:
-            nonlocal clock
-            clock += 1
-            status = {"status": {"code": 2, "message": error}} if error else {}
-            return {
-                "traceId": trace,  # noqa: B023
-                "spanId": _hex(8, *identity, key),  # noqa: B023
-                "parentSpanId": agent,  # noqa: B023
-                "name": name,
-                "kind": kind,
-                "startTimeUnixNano": str(facts.began + clock * 1_000_000),
-                "endTimeUnixNano": str(facts.began + clock * 1_000_000 + 999_999),
-                "attributes": _attributes(attributes),
-                **status,
-            }
-
-        conversation = [_parts(_plain(message)) for message in tree.root.state.messages]
-        opening, last_answers = list(conversation), list[Json]()
+        spans, last_answers = list[Json](), list[Json]()
+        opening = [_parts(_plain(message)) for message in tree.root.state.messages]
+        conversation = list(opening)
         for index, turn in enumerate(_turns(tree.root, path, facts)):
             output = _output(turn)
-            usage = sum(len(edge.action.token_ids) for edge in turn.edges)
-            spans.append(
-                span(
-                    f"chat {facts.model}".strip(),
-                    f"turn-{index}",
-                    3,
-                    {
-                        "gen_ai.operation.name": "chat",
-                        "gen_ai.provider.name": "treeagent",
-                        "gen_ai.request.model": facts.model,
-                        "gen_ai.input.messages": _text(conversation),
-                        "gen_ai.output.messages": _text([output]),
-                        "gen_ai.usage.output_tokens": usage,
-                    },
-                )
-            )
+            chat = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": "treeagent",
+                "gen_ai.request.model": facts.model,
+                "gen_ai.input.messages": _text(conversation),
+                "gen_ai.output.messages": _text([output]),
+                "gen_ai.usage.output_tokens": sum(len(edge.action.token_ids) for edge in turn.edges),
+            }
+            spans.append(_span(identity, f"turn-{index}", f"chat {facts.model}".strip(), 3, chat))
             conversation.append({"role": "assistant", "parts": output["parts"]})
-            answer = "\n".join(each.content for each in turn.answers)
-            last_answers = [] if turn.call is not None else [_parts(_plain(each)) for each in turn.answers]
-            if turn.call is not None:
-                spans.append(
-                    span(
-                        f"execute_tool {turn.call.name}",
-                        f"tool-{index}",
-                        1,
-                        {
-                            "gen_ai.operation.name": "execute_tool",
-                            "gen_ai.tool.name": turn.call.name,
-                            "gen_ai.tool.call.id": turn.call_id,
-                            "gen_ai.tool.call.arguments": _arguments(turn.call),
-                            "gen_ai.tool.call.result": answer,
-                        },
-                        answer if turn.refused else "",
-                    )
-                )
-                part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
-                conversation.append({"role": "tool", "parts": [part]})
-            else:
+            if turn.call is None:
+                last_answers = [_parts(_plain(each)) for each in turn.answers]
                 conversation += last_answers
-        reward = total_reward(path)
-        root = span(
-            "invoke_agent treeagent",
-            "agent",
-            1,
-            {
-                "gen_ai.operation.name": "invoke_agent",
-                "gen_ai.agent.name": "treeagent",
-                "gen_ai.conversation.id": tree.task.id,
-                "gen_ai.input.messages": _text(opening),
-                "gen_ai.tool.definitions": _text([_tool(tool) for tool in facts.tools]),
-                "treeagent.origin": path_origin(path),
-                "treeagent.stage": facts.stage,
-                **({} if reward is None else {"treeagent.reward": float(reward)}),
-                # No later span has the answer to the last turn, if that makes no call.
-                **({"treeagent.last_answers": _text(last_answers)} if last_answers else {}),
-            },
-            tree.error,
-        )
+                continue
+            last_answers, answer = [], "\n".join(each.content for each in turn.answers)
+            tool = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": turn.call.name,
+                "gen_ai.tool.call.id": turn.call_id,
+                "gen_ai.tool.call.arguments": _arguments(turn.call),
+                "gen_ai.tool.call.result": answer,
+            }
+            refusal = answer if turn.refused else ""
+            spans.append(_span(identity, f"tool-{index}", f"execute_tool {turn.call.name}", 1, tool, refusal))
+            part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
+            conversation.append({"role": "tool", "parts": [part]})
+        agent: Json = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": "treeagent",
+            "gen_ai.conversation.id": tree.task.id,
+            "gen_ai.input.messages": _text(opening),
+            "gen_ai.tool.definitions": _text([_tool(tool) for tool in facts.tools]),
+            "treeagent.origin": path_origin(path),
+            "treeagent.stage": facts.stage,
+        }
+        if (reward := total_reward(path)) is not None:
+            agent["treeagent.reward"] = float(reward)
+        if last_answers:  # no later span has the answer to the last turn, if that makes no call
+            agent["treeagent.last_answers"] = _text(last_answers)
+        root = _span(identity, "agent", "invoke_agent treeagent", 1, agent, tree.error)
         del root["parentSpanId"]
-        root |= {"startTimeUnixNano": str(facts.began)}
+        for clock, span in enumerate([*spans, root], start=1):
+            begin = 0 if span is root else clock
+            span["startTimeUnixNano"] = str(facts.began + begin * 1_000_000)
+            span["endTimeUnixNano"] = str(facts.began + clock * 1_000_000 + 999_999)
         scope = {"name": "treeagent", "version": version("treeagent")}
         resource = {"attributes": _attributes({"service.name": "treeagent"})}
         yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": [root, *spans]}]}]}
+
+
+def _span(
+    identity: Sequence[object], key: str, name: str, kind: int, attributes: Mapping[str, object], error: str = ""
+) -> Json:
+    ids = {
+        "traceId": _hex(16, *identity),
+        "spanId": _hex(8, *identity, key),
+        "parentSpanId": _hex(8, *identity, "agent"),
+    }
+    status = {"status": {"code": 2, "message": error}} if error else {}
+    return {**ids, "name": name, "kind": kind, "attributes": _attributes(attributes), **status}
 
 
 def _parts(message: Json) -> Json:
