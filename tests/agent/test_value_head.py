@@ -42,16 +42,6 @@ def test_a_head_on_log_probabilities_chooses_tokens_that_tell_different_things()
     assert head.chosen and head.token_ids == (2, 3)
 
 
-def test_a_new_head_reads_standardised_features() -> None:
-    """The features of three states are (6, 4, 2) and (1, 0, 1), so their variances are 8/3 and 2/9."""
-    head, plain = ValueHead(2), ValueHead(2)
-    head.standardise(features := torch.tensor([[6.0, 1.0], [4.0, 0.0], [2.0, 1.0]]))
-    for each in (head, plain):
-        torch.nn.init.ones_(each.output.weight)
-    scaled = torch.tensor([2 / (8 / 3) ** 0.5, 1 / 3 / (2 / 9) ** 0.5])
-    assert head(features[0]).item() == pytest.approx(plain(scaled).item(), abs=1e-5)
-
-
 def test_standardising_anew_keeps_the_values_of_a_head_that_has_learnt() -> None:
     torch.manual_seed(0)
     head, states = ValueHead(6, (-1.0, 3.0)), 30 * torch.randn(50, 6) + 7

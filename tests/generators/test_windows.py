@@ -8,7 +8,6 @@ from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, made, nar
 from toy_llama import plain_logprobs
 from transformers import PreTrainedModel
 
-from treeagent.generators.attention import Window
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import TESTED, LocalGenerator
 from treeagent.types import UserError
@@ -54,12 +53,6 @@ def test_what_lies_beyond_a_window_is_not_seen(family: str) -> None:
     before = generator.usage.cached_tokens
     assert_plain(model, longer, draw(generator, longer))
     assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
-
-
-def test_chunks_and_windows_by_position() -> None:
-    queries, keys = torch.tensor([[3, 4]]), torch.arange(5)[None]
-    assert Window(3).sees(queries, keys).int().tolist() == [[[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]]
-    assert Window(4, chunked=True).sees(queries, keys).int().tolist() == [[[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]]
 
 
 @pytest.mark.parametrize("family", UNFIT)

@@ -127,10 +127,6 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4000])
 
 
-def no_tensors(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:200])
-
-
 def unknown_kind(path: Path) -> None:
     """Set the first tensor's type to 999. The type follows the tensor's name, its number of dimensions, and two
     sizes."""
@@ -144,7 +140,6 @@ def unknown_kind(path: Path) -> None:
     ("damage", "reason"),
     [
         (cut, "cannot be read"),
-        (no_tensors, "cannot be read"),
         (unknown_kind, "is not a valid GGMLQuantizationType"),
         (lambda path: path.write_bytes(b"PK\x03\x04 not this"), "is no GGUF file"),
         (lambda path: path.unlink(), "cannot be read"),

@@ -11,11 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from treeagent.config import RunConfig, load_config
-from treeagent.contrib.scale.settings import Scale, installed
+from treeagent.config import load_config
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.metrics import Emit, Event
-from treeagent.pipeline.processes import run_jobs, shared_workers
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.store import digest, read_as, shards
@@ -136,33 +133,6 @@ def test_a_killed_driver_resumes_to_the_same_trees(
     assert process.returncode == 0, said
     assert collected(tmp_path / "run") == expected
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-@pytest.fixture
-def config(cluster: Any) -> Iterator[RunConfig]:
-    import ray
-
-    with installed(Scale(ray=True, address=cluster.address)):
-        yield load_config(None, ["workers=2"])
-    ray.shutdown()
-
-
-def count(stop: int, emit: Emit) -> int:
-    for number in range(stop):
-        emit(Event(str(stop), done=number))
-    return sum(range(stop))
-
-
-def test_every_event_of_a_job_comes_before_its_result(config: RunConfig) -> None:
-    told: list[Event] = []
-    results = {}
-    with shared_workers(config):
-        for _ in run_jobs(count, [3, 5, 8], config):
-            break  # the workers killed after this are replaced
-        for job, result in run_jobs(count, [4, 7, 2], config, told.append):
-            assert [event.done for event in told if event.name == str(job)] == list(range(job))
-            results[job] = result
-    assert results == {4: 6, 7: 21, 2: 1}
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
-from treeagent.generators.turn import ReAct, make_grammar
+from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
@@ -147,14 +147,6 @@ def test_a_part_is_read_as_what_it_is_or_its_turn_is_unfit(
     if fits:
         wanted = ToolCall(call["name"], call["arguments"]) if isinstance(call, dict) else call
         assert (edge.action.call, edge.action.thought) == (wanted, thought)
-
-
-def test_a_turn_that_the_format_cannot_express_is_not_imitated(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "two\nlines"}]
-    [transcript] = read(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
-    tree = transcript_tree(transcript, ReAct())
-    [edge] = tree.root.edges
-    assert edge.action.error and not tree.may_prefer(edge)
 
 
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
