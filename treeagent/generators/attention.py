@@ -53,7 +53,7 @@ def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
     """Collect hidden states of each forward pass in the block, [rows, tokens, 2 · hidden size]: those of the backbone's
     middle layer (or its last ones, if that cannot be told), and behind them its last ones."""
     collected, middle, body = list[Tensor](), list[Tensor](), backbone(model)
-    layers = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len, default=())
+    layers: Any = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len, default=())
 
     def keep(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
         middle[:] = [output if isinstance(output, Tensor) else output[0]]

@@ -163,14 +163,15 @@ def score_each_prefix(
     rows = iter(ask([(prompt + prefix, trie[prefix]) for prompt, trie in pairs for prefix in trie]))
     scored = list[list[Sample] | Failure]()
     for each, trie in zip(candidates, tries, strict=True):
-        answers = {prefix: next(rows) for prefix in trie}
-        if failed := [row for row in answers.values() if isinstance(row, Failure)]:
-            scored.append(failed[0])
-            continue
-        known = dict[tuple[int, ...], float]()
-        for prefix, row in answers.items():
-            known |= {(*prefix, token): value for token, value in zip(trie[prefix], row, strict=True)}
-        scored.append([Sample(ids, tuple(known[ids[: end + 1]] for end in range(len(ids)))) for ids in each])
+        known, failed = dict[Ids, float](), list[Failure]()
+        for prefix, tokens in trie.items():
+            row = next(rows)
+            if isinstance(row, Failure):
+                failed.append(row)
+            else:
+                known |= {(*prefix, token): value for token, value in zip(tokens, row, strict=True)}
+        samples = (Sample(ids, tuple(known[ids[: end + 1]] for end in range(len(ids)))) for ids in each)
+        scored.append(failed[0] if failed else list(samples))
     return scored
 
 
