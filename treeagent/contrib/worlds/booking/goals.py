@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.worlds.booking.town import (
-    ALLERGIES,
     CANCELLING,
     DAYS,
     GUESTS,
@@ -142,20 +141,10 @@ def _wishes(town: Town, family: Family, rng: random.Random) -> Mapping[str, obje
             limit = {"most_price": place.price // 10 * 10 + 10, "most_walk": place.walk // 5 * 5 + 5}
             wishes |= limit | {"cuisine": place.cuisine, "allergy": rng.choice(place.safe)}
             return wishes | {"earliest": TIMES[0], "latest": TIMES[-1]}
-    changed = rng.choice(("day", "seating", "guests", "allergy", "cuisine"))
-    wishes |= {"place": place.name, "cuisine": place.cuisine, "earliest": TIMES[0], "latest": TIMES[-1]}
-    match changed:
-        case "day":
-            wishes["day"] = rng.choice(DAYS)
-        case "guests":
-            wishes["guests"] = rng.choice(GUESTS)
-        case "allergy":
-            wishes["allergy"] = rng.choice(ALLERGIES)
-        case "cuisine":
-            wishes |= {"place": "", "most_price": rng.choice((10, 20, 30)), "most_walk": rng.choice((5, 10))}
-        case _:
-            wishes["seating"] = rng.choice([each[0] for each in QUESTIONS["seating"]])
-    return wishes
+    name, wanted = rng.choice(
+        (("day", DAYS), ("guests", GUESTS), ("seating", [each[0] for each in QUESTIONS["seating"]]))
+    )
+    return {**_wishes(town, "exact", rng), name: rng.choice(wanted)}
 
 
 def instruction(goal: Goal, town: Town, mentions: int, rng: random.Random) -> str:

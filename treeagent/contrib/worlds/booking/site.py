@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from treeagent.contrib.worlds.booking.town import CUISINES, Ledger, Place, Record, Town, _number
+from treeagent.contrib.worlds.booking.town import CUISINES, Ledger, Place, Record, Town, number
 
 
 class Action(NamedTuple):
@@ -192,7 +192,7 @@ def step(town: Town, rules: Rules, ledger: Ledger, session: Session, action: Act
     ledger, session = _taken(town, ledger, session, action)
     if session.covered != "" or is_over(session) or action.tool == "wait" or before.covered == "cookies":
         return ledger, session
-    draw = _number(town.seed, "load", session.clock) % 3000 / 3000
+    draw = number(town.seed, "load", session.clock) % 3000 / 3000
     if draw < rules.slow:
         session = session._replace(covered="failed" if draw < rules.slow / 3 else "slow")
     return ledger, session
@@ -210,8 +210,8 @@ def _taken(town: Town, ledger: Ledger, session: Session, action: Action) -> tupl
         case "my_bookings":
             return ledger, session._replace(page="bookings")
         case "open_booking":
-            number = int(value)
-            return ledger, session._replace(page="booking", booking=number, place=_record(ledger, number).place)
+            found = _record(ledger, int(value))
+            return ledger, session._replace(page="booking", booking=found.number, place=found.place)
         case "back":
             towards = {"results": "home", "place": "results", "bookings": "home", "booking": "bookings"}
             return ledger, session._replace(page=towards[session.page], booking=-1)

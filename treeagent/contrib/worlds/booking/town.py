@@ -113,6 +113,8 @@ class Town:
     cancelling: tuple[str, ...]
     wordings: int
     """How many wordings of an answer pages and instructions use."""
+    shuffled: bool
+    """Whether each place has its own order of answers."""
     booked: Ledger
     """The bookings of the user at the start of a visit."""
 
@@ -120,28 +122,29 @@ class Town:
         """The word for an answer, such as "outdoor" for "terrace": on the pages of a place, or in an instruction."""
         for words in QUESTIONS.get(question) or CANCELLING.get(question, ()):
             if words[0] == answer:
-                return words[_number(self.seed, where, question, answer) % self.wordings]
+                return words[number(self.seed, where, question, answer) % self.wordings]
         return answer
 
     def answers(self, question: str, where: str) -> list[str]:
         """The answers of a question, in the order of a place's pages."""
-        pool = QUESTIONS if question in QUESTIONS else CANCELLING
-        return sorted((each[0] for each in pool[question]), key=lambda each: _number(self.seed, where, each, question))
+        found = [each[0] for each in QUESTIONS.get(question) or CANCELLING[question]]
+        return sorted(found, key=lambda each: number(self.seed, where, each, question)) if self.shuffled else found
 
 
-def _number(*parts: object) -> int:
+def number(*parts: object) -> int:
+    """A number that depends on every part alone."""
     return crc32("/".join(map(str, parts)).encode()) >> 3
 
 
 @lru_cache(maxsize=4096)
-def draw_town(seed: int, size: int, wordings: int, places: int) -> Town:
+def draw_town(seed: int, size: int, wordings: int, places: int, shuffled: bool = False) -> Town:
     """Draw a town. ``size`` is the number of questions of a booking, guests, day and time included."""
     rng = random.Random(f"town {seed}")
     names = rng.sample(NAMES, places)
-    cuisines = [CUISINES[number % len(CUISINES)] for number in range(places)]
+    cuisines = [CUISINES[index % len(CUISINES)] for index in range(places)]
     found = {name: _place(rng, name, cuisine) for name, cuisine in zip(names, cuisines, strict=True)}
-    asked = tuple(rng.sample([name for name in QUESTIONS if name != "seating"], size - 3))
-    cancelling = tuple(rng.sample(list(CANCELLING), min(size, len(CANCELLING))))
+    asked = rng.sample([name for name in QUESTIONS if name != "seating"][: size - 3], size - 3)
+    cancelling = rng.sample(list(CANCELLING)[:size], min(size, len(CANCELLING)))
     booked: list[Record] = []
     for name in rng.sample(names, 3):
         place = found[name]
@@ -149,7 +152,7 @@ def draw_town(seed: int, size: int, wordings: int, places: int) -> Town:
         answers = {"guests": rng.choice(GUESTS[:2]), "day": day, "time": rng.choice(times)}
         answers |= {"seating": rng.choice(place.seatings)} | {each: QUESTIONS[each][0][0] for each in asked}
         booked.append(Record(len(booked), "user", "booked", name, tuple(answers.items())))
-    return Town(seed, found, asked, cancelling, wordings, tuple(booked))
+    return Town(seed, found, tuple(asked), tuple(cancelling), wordings, shuffled, tuple(booked))
 
 
 def _place(rng: random.Random, name: str, cuisine: str) -> Place:
