@@ -105,27 +105,12 @@ def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed:
     assert spent.estimates == sum(value.calls)
     assert spent.seconds > 0
     if config.method in CHAINS:
-        ends = [node for node in nodes if not node.edges]
         assert spent.proposals == spent.environment_steps
-        assert spent.generated_tokens == 2 * spent.proposals
-        assert spent.estimates == spent.simulations == len(ends)
-        assert all(node.ended for node in ends)
+        assert spent.estimates == spent.simulations == sum(not node.edges for node in nodes)
     else:
-        acted_in = sum(bool(node.edges) for node in nodes)
-        if config.method == "ab_mcts":
-            assert acted_in <= spent.proposals
-            assert spent.generated_tokens == 2 * spent.proposals
-        elif config.method == "rebase":
-            assert spent.proposals == acted_in
-            assert spent.generated_tokens % 2 == 0
-            assert spent.generated_tokens <= 2 * config.options["width"] * 40  # the two depths
-        else:
-            assert spent.proposals == acted_in
-            assert spent.generated_tokens == 2 * config.candidates * spent.proposals
         assert spent.estimates == len(nodes) - 1
         assert all(node.value == HashValue.of(node.state) for node in nodes[1:])
-    for node in nodes[1:]:
-        assert node.context_ids == (len(node.state.messages), 7)
+    assert all(node.context_ids == (len(node.state.messages), 7) for node in nodes[1:])
 
 
 @given(configs, mazes, st.lists(seeds, min_size=6, max_size=6), st.integers(0, 5))

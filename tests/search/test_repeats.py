@@ -53,10 +53,6 @@ def repeats(tree: Tree) -> list[Node]:
     return [node for node in tree.nodes() if node.repeat]
 
 
-def found(tree: Tree) -> bool:
-    return any(node.terminated for node in tree.nodes())
-
-
 def test_nothing_grows_beyond_a_repeated_state() -> None:
     value = Sure()
     [tree] = grow(POLICY, Hall(), config(prune=True), value)
@@ -67,12 +63,6 @@ def test_nothing_grows_beyond_a_repeated_state() -> None:
         assert not (node.repeat and node.edges)
         assert node.value == (0.0 if node.repeat else 0.9) or node.ended
     assert not any(state is node.state for node in repeats(tree) for state in value.estimated)
-
-
-def test_search_reaches_a_goal_that_circles_hide() -> None:
-    [circles], [straight] = (grow(POLICY, Hall(), config(prune=prune), Sure()) for prune in (False, True))
-    assert not repeats(circles)
-    assert (found(circles), found(straight)) == (False, True)
 
 
 def test_an_environment_without_keys_is_refused() -> None:

@@ -1,15 +1,14 @@
 """Tree search for language agents.
 
 A search asks a ``Policy`` for actions, a ``Dynamics`` for the results of actions and, if there is one, a ``Value`` for
-V(s). These are three protocols of ``treeagent.types``; the search depends on no model and no environment:
+V(s), three protocols of ``treeagent.types``:
 
     search = Search(policy, dynamics, SearchConfig(Limits(simulations=100)))
     [tree] = asyncio.run(search.run([task], seeds=[0]))
     plan = [edge.action.text for edge in best_path(tree)]
 
-``Search`` is MCTS. ``make_search`` returns the method that ``SearchConfig.method`` names, for example best-of-N or beam
-search. A ``Tree`` holds a ``Node`` for each state and an
-``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
+``Search`` is MCTS; ``make_search`` returns the method that ``SearchConfig.method`` names. A ``Tree`` holds a ``Node`` for
+each state and an ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
 from treeagent.search.config import Limits, SearchConfig

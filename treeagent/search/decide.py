@@ -14,9 +14,7 @@ def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float 
 
     Args:
         decision: how to choose.
-            "leaf" takes the end with the greatest G + λ ℓ, where ℓ is the ``mean_logprob`` of its path and V replaces a
-            withheld reward. Ties go to the likelier end, then to the nearer one. Ends at a limit count only if no path
-            ended the task. If the tree has no end, it works like "visits".
+            "leaf" takes the end with the greatest G + λ ℓ (``end_rank``); without an end it works like "visits".
             "visits" follows at every step the child with the greatest Q among the most visited ones and those beyond
             which search has seen everything.
             "value" follows the child with the greatest Q.
@@ -34,8 +32,8 @@ def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float 
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
-    """Sort key of the end ``node`` of ``path`` under the decision "leaf", which takes the greatest. A path cut off by a
-    limit has earned only its rewards, and therefore ranks below every path that ended the task."""
+    """Sort key of the end ``node`` of ``path`` under the decision "leaf": ends at a limit come last; then G + λ ℓ, where ℓ
+    is the ``mean_logprob`` of the path and V replaces a withheld reward; then the likelier and the nearer end."""
     total = path_return(path, tree.discount) + likelihood_weight * mean_logprob(path)
     return node.terminated, total, path_logprob(path), -len(path)
 

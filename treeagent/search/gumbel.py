@@ -1,12 +1,10 @@
 """Gumbel selection (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"; equations below are theirs).
 
-It improves on the prior even with a handful of simulations. At the root, sequential halving gives all sampled actions
-equal visits, drops the worse half, and repeats this. Below the root, each simulation takes the action whose share of
-visits is furthest below its probability in the improved policy. Values are completed and rescaled per node, as in mctx.
-
-The paper counts simulations and knows all actions. Here, the phases of sequential halving have equal shares of
-whichever limits the search has (``Halving``). If candidates are sampled one after another, PUCT's rule decides when to
-sample another one, and at the root only during the first phase.
+At the root, sequential halving gives all sampled actions equal visits, drops the worse half, and repeats this. Below
+the root, each simulation takes the action whose share of visits is furthest below its probability in the improved
+policy. Values are completed and rescaled per node, as in mctx. Unlike in the paper, the phases of sequential halving
+have equal shares of whichever limits the search has, and candidates may be sampled one after another: PUCT's rule
+decides when, and at the root only during the first phase.
 """
 
 import math
@@ -74,8 +72,7 @@ def phases(considered: int) -> int:
 
 
 def mixed_value(node: Node) -> float:
-    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33), which replaces Q of the
-    edges without visits."""
+    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33)."""
     visited = [edge for edge in node.edges if edge.visits]
     if not visited:
         return node.value

@@ -193,8 +193,7 @@ class GumbelOptions(MctsOptions):
 
 
 class GumbelSearch(Search):
-    """Monte Carlo tree search with Gumbel selection: sequential halving at the root, and below it the action whose
-    share of visits is furthest below its probability in the improved policy (``gumbel.py``)."""
+    """Monte Carlo tree search with Gumbel selection (``gumbel.py``)."""
 
     Options = GumbelOptions
     options: GumbelOptions

@@ -68,12 +68,8 @@ class NoOptions:
 
 
 class Searcher(ABC):
-    """Base class of the search methods. Grows one tree for each task, many trees at once.
-
-    Args:
-        value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
-        noise: False leaves out the noise at the root, as evaluation does.
-    """
+    """Base class of the search methods. Grows one tree for each task, many trees at once. Without ``value``, V(s) is 0;
+    ``noise`` False leaves out the noise at the root, as evaluation does."""
 
     Options: ClassVar[type[Any]] = NoOptions
     """A pydantic dataclass: the method's own settings."""
@@ -94,12 +90,8 @@ class Searcher(ABC):
         self.options: Any = checked(self.Options, config.options, f"search method {config.method!r}")
 
     async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
-        """Search each task. Returns one tree for each, in order.
-
-        Args:
-            seeds: one for each task. Equal seeds give equal trees, whatever other tasks are searched at the same time.
-            on_batch: called before every call of a model, and when a tree has stopped growing, with all trees.
-        """
+        """One tree for each task, in order. Equal seeds give equal trees, whatever other tasks are searched at the same
+        time. ``on_batch`` is called before every call of a model, and when a tree has stopped growing."""
         models = ((self._propose, self.policy), (self._estimate, self.value))
         asks = [ask for ask, model in models if not is_concurrent(model)]
         trees = list[Tree]()
@@ -168,7 +160,7 @@ class Searcher(ABC):
             await self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
     async def estimate(self, growth: Growth, paths: Sequence[Path]) -> None:
-        """Estimate V(s) at the end of each path, except after a step without an answer and at a pruned repeat."""
+        """Estimate V(s) at the end of each path, but not after a step without an answer or at a pruned repeat."""
         if self.value is None or not paths:
             return
         asked = [path for path in paths if not ((node := last_node(growth, path)).unknown or node.repeat)]
@@ -212,8 +204,7 @@ class Searcher(ABC):
         backup(growth, path)
 
     def rank(self, path: Path) -> tuple[float, float]:
-        """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the
-        probability Π P(s,a) of its actions."""
+        """Sort key of a path: its return G with V(s) at its end; among equals, the probability Π P(s,a)."""
         return path_return(path, self.config.discount), math.prod(edge.prior for edge in path)
 
 

@@ -24,13 +24,8 @@ class _Question(NamedTuple):
 
 
 class Together:
-    """The trees that grow at the same time, and their questions to the models.
-
-    Args:
-        asks: the calls that are made together, in the order in which a simulation makes them. They take turns.
-        trees: how many trees grow.
-        on_call: called before every call of a model, and when a tree has stopped growing.
-    """
+    """The trees that grow at the same time, and their questions to the models. ``asks`` are the calls that are made
+    together; they take turns. ``on_call`` is called before each, and when a tree has stopped growing."""
 
     def __init__(self, asks: Sequence[Ask], trees: int, on_call: Callable[[], None] = lambda: None) -> None:
         self.growing = trees

@@ -1,13 +1,11 @@
 """What a tree teaches: pure functions from stored trees to training data.
 
-    pairs = list(preference_pairs(tree, PairConfig()))                # DPO
-    rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO and other policy gradients
-    rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
-    rows = list(policy_rows(tree, PolicyTargetConfig()))  # distillation of the search's policy
-    rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
-    steps = list(transitions(tree))                                   # the world model
-
-Importing this package does not load torch.
+pairs = list(preference_pairs(tree, PairConfig()))                # DPO
+rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO and other policy gradients
+rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
+rows = list(policy_rows(tree, PolicyTargetConfig()))  # distillation of the search's policy
+rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
+steps = list(transitions(tree))                                   # the world model
 """
 
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages

@@ -1,8 +1,8 @@
-"""Small worlds as tables, and their searches by DeepMind's mctx: the reference for test_mctx.py.
+"""Small worlds as tables, and their searches by DeepMind's mctx: the reference for tests/search/test_mctx.py.
 
-Run this by hand where mctx is installed beside treeagent (pip install mctx, which also installs jax):
+Run this where mctx is installed beside treeagent (pip install mctx, which also installs jax):
 
-    python tests/search/mctx_golden.py && git diff tests/golden
+    python -m benchmarks.mctx_golden && git diff tests/golden
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 
 from treeagent.search.gumbel import gumbel_noise
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "mctx.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "mctx.json"
 SHAPES = ((2, 16), (3, 6), (4, 24), (6, 40), (8, 64))
 """(actions, simulations)."""
 STATES = 10
