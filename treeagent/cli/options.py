@@ -85,14 +85,6 @@ def require_trusted_worlds(config: RunConfig, trust: bool) -> None:
             require_trust(file, (), trust)
 
 
-def trusted_settings(run_folder: Path, trust: bool) -> RunConfig:
-    """The settings of a run that was found on disk."""
-    require_trust(run_folder / "config.toml", (), trust)
-    config = load_config(run_folder / "config.toml")
-    require_trusted_worlds(config, trust)
-    return config
-
-
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
     """Separate an optional CHECKPOINT from the KEY=VALUE arguments after it."""
     settings = list(overrides or ())

@@ -1,13 +1,8 @@
-"""A tree as a networkx graph, and as GraphML."""
+"""A tree as a networkx graph."""
 
-from pathlib import Path
-
-import networkx
-import pytest
-
-from treeagent.contrib.viewer.graph import to_networkx, write_graphml
+from treeagent.contrib.viewer.graph import to_networkx
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Message, State, Task, UserError
+from treeagent.types import Action, Message, State, Task
 
 
 def small_tree() -> Tree:
@@ -31,12 +26,3 @@ def test_states_are_nodes_and_tried_actions_are_edges() -> None:
     found = graph.edges[0, 2]
     assert (found["Q"], found["P"], found["r"], found["logprob"], found["best"]) == (1.0, 0.4, 1.0, -0.7, True)
     assert not graph.edges[0, 1]["best"]
-
-
-def test_graphml_is_read_by_networkx(tmp_path: Path) -> None:
-    write_graphml(small_tree(), tmp_path / "tree.graphml")
-    read, made = networkx.read_graphml(tmp_path / "tree.graphml", node_type=int), to_networkx(small_tree())
-    assert dict(read.nodes(data=True)) == dict(made.nodes(data=True))
-    assert list(read.edges(data=True)) == list(made.edges(data=True))
-    with pytest.raises(UserError, match=r"\.graphml"):
-        write_graphml(small_tree(), tmp_path / "tree.svg")

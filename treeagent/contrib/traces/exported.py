@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from treeagent.cli.options import RunFolder, Trust, trusted_settings
+from treeagent.cli.options import RunFolder, Trust, require_trust
 from treeagent.contrib.traces.traces import Source, TraceFormat, write_traces
 from treeagent.envs import make_env
 from treeagent.pipeline.folder import Run
@@ -35,7 +35,8 @@ def traces(
     Example: treeagent traces runs/shop --format otlp --out shop.jsonl
     """
     run = Run.open(run_folder)
-    environment = trusted_settings(run_folder, trust).environment
+    require_trust(run.path / "config.toml", (), trust)
+    environment = run.config.environment
     with closing(make_env(environment.name, environment.options)) as env:
         tools = env.tools()
     count = write_traces(run, out, format, source, tools)

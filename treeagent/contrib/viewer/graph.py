@@ -1,15 +1,13 @@
-"""A tree as a networkx graph, for drawings and graph algorithms. It cannot be converted back; ``record.py`` can."""
+"""A tree as a networkx graph, for drawings, graph algorithms and ``networkx.write_graphml``."""
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import networkx
 
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import UserError
 from treeagent.visible import visible
 
 
@@ -30,13 +28,6 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
             above = path[-2].child if len(path) > 1 else tree.root
             graph.add_edge(numbers[id(above)], number, **_edge(path[-1]), best=id(path[-1]) in best)
     return graph
-
-
-def write_graphml(tree: Tree, path: Path) -> None:
-    """Write the tree as GraphML, which Gephi, yEd and ``networkx.read_graphml(path, node_type=int)`` read."""
-    if path.suffix != ".graphml":
-        raise UserError(f"{path} ends in {path.suffix!r}: let it end in .graphml")
-    networkx.write_graphml_xml(to_networkx(tree), path)
 
 
 def _node(node: Node) -> dict[str, Any]:
