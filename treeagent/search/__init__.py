@@ -7,8 +7,8 @@ V(s), three protocols of ``treeagent.types``:
     [tree] = asyncio.run(search.run([task], seeds=[0]))
     plan = [edge.action.text for edge in best_path(tree)]
 
-``Search`` is MCTS; ``make_search`` returns the method that ``SearchConfig.method`` names. A ``Tree`` holds a ``Node`` for
-each state and an ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
+``Search`` is MCTS; ``make_search`` returns the method that ``SearchConfig.method`` names. A ``Tree`` holds a ``Node``
+for each state and an ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
 from treeagent.search.config import Limits, SearchConfig

@@ -32,8 +32,8 @@ def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float 
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
-    """Sort key of the end ``node`` of ``path`` under the decision "leaf": ends at a limit come last; then G + λ ℓ, where ℓ
-    is the ``mean_logprob`` of the path and V replaces a withheld reward; then the likelier and the nearer end."""
+    """Sort key of the end ``node`` of ``path`` under the decision "leaf": ends at a limit come last; then G + λ ℓ,
+    where ℓ is the ``mean_logprob`` of the path and V replaces a withheld reward; then the likelier, the nearer one."""
     total = path_return(path, tree.discount) + likelihood_weight * mean_logprob(path)
     return node.terminated, total, path_logprob(path), -len(path)
 
