@@ -59,6 +59,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "gguf": ("treeagent.contrib.gguf.files", "Import a GGUF file as a standard checkpoint."),
     "plan": ("treeagent.contrib.plan.measure", "Estimate what a run costs, from a few items of each stage."),
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
+    "proxy": ("treeagent.contrib.doors.proxy", "Serve a policy to any agent, and keep its conversations as trees."),
+    "serve": ("treeagent.contrib.doors.serve", "Serve a policy that plans by search before each answer."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),

@@ -191,7 +191,7 @@ def _from_openai(value: object, number: int, place: str) -> Transcript:
     listed = row.get("messages")
     if not isinstance(listed, list) or not listed:
         raise UserError("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
-    messages = tuple(message for each in listed for message in _messages(each))
+    messages = tuple(message for each in listed for message in messages_of(each))
     name = _first(row, "task_id", "id")
     task_id = f"imported-{number}" if name is None else storable(str(name))
     return Transcript(task_id, messages, _reward(_first(row, "reward", "score")), place)
@@ -210,7 +210,7 @@ def _reward(value: object) -> float | None:
     return float(value)
 
 
-def _messages(value: Any) -> Iterator[TranscriptMessage]:
+def messages_of(value: Any) -> Iterator[TranscriptMessage]:
     """Convert a message of either kind: its content or parts, and OpenAI's fields beside them. Answers of tools among
     the parts become messages of their own, before the rest."""
     if not isinstance(value, dict):
@@ -319,7 +319,7 @@ def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
             answered.append(_text_of(read["gen_ai.tool.call.result"]))
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
             system = _parsed(read.get("gen_ai.system_instructions", []))
-            conversation = list(_messages({"role": "system", "parts": system})) if system else []
+            conversation = list(messages_of({"role": "system", "parts": system})) if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
                 conversation += _listed(read[key])
             talks.append((len(conversation), span["start"], name, conversation))
@@ -339,7 +339,7 @@ def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
 
 
 def _listed(value: object) -> list[TranscriptMessage]:
-    return [message for each in _parsed(value) for message in _messages(each)]
+    return [message for each in _parsed(value) for message in messages_of(each)]
 
 
 def _parsed(value: object) -> list[Any]:

@@ -1,0 +1,390 @@
+"""What a proxy has heard: conversations as turns of token ids, kept in a journal and grown into trees.
+
+A turn continues the turn whose ids begin its prompt, so a history that the client rewrote begins a branch. Plays of one
+task become one tree. The journal is append-only and each turn is in it before it is answered, so a kill loses nothing.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from treeagent.contrib.doors.speaker import Format
+from treeagent.contrib.doors.wire import Asked, Said, canonical, digest
+from treeagent.contrib.traces.transcripts import TranscriptMessage
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.trees import write_trees
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.store import appendable, read_as, shards
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError, storable
+
+JOURNAL = "captured.jsonl"
+_OPEN = 512
+"""Groups of plays in memory. Beyond it the group that was silent for longest is stored as it is."""
+_SHARD = 16
+"""Groups that are stored together."""
+_ENDED = 4096
+"""Episodes whose outcomes are remembered after they were stored, for requests that are sent again."""
+_CALL = re.compile(r"call_[0-9a-f]{24}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """An answer with all that a tree needs of it."""
+
+    said: Said
+    parent: "Turn | None"
+    """The turn that the prompt continues."""
+    context_ids: tuple[int, ...]
+    """The ids of the prompt after the parent's."""
+    added: tuple[Message, ...]
+    """The messages after the parent's turn."""
+    action: Action
+    key: str
+    """``Asked.key`` of the request."""
+    format: str
+    """``Format.key`` of the tools."""
+
+    @property
+    def message(self) -> Message:
+        return Message("assistant", self.action.text, self.action.token_ids)
+
+    def chain(self) -> list["Turn"]:
+        """The turns from the first of the conversation to this one."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    def conversation(self) -> tuple[Message, ...]:
+        """All messages, this turn included."""
+        return tuple(message for turn in self.chain() for message in (*turn.added, turn.message))
+
+    def ids(self) -> tuple[int, ...]:
+        """All ids, this turn's included."""
+        return tuple(each for turn in self.chain() for each in (*turn.context_ids, *turn.action.token_ids))
+
+
+@dataclass(slots=True, eq=False)
+class Play:
+    """One episode of an agent."""
+
+    id: str
+    place: tuple[str, int]
+    """The task, and the number of its group."""
+    named: bool
+    """Whether the client names the episode."""
+    turns: list[Turn] = field(default_factory=list[Turn])
+    by_key: dict[str, Turn] = field(default_factory=dict[str, Turn])
+    by_call: dict[str, Turn] = field(default_factory=dict[str, Turn])
+    by_text: dict[str, list[Turn]] = field(default_factory=dict[str, list[Turn]])
+    children: dict[int, list[Turn]] = field(default_factory=dict[int, list[Turn]])
+    names: set[str] = field(default_factory=set[str])
+    """Its keys in ``Capture.threads``."""
+    reward: float | None = None
+
+    def add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self.by_key[turn.key] = turn
+        for name, _ in turn.said.calls:
+            self.by_call[name] = turn
+        self.by_text.setdefault(turn.said.content, []).append(turn)
+        self.children.setdefault(id(turn.parent), []).append(turn)
+
+    def known(self, message: TranscriptMessage, previous: Turn | None) -> Turn | None:
+        """The turn that an assistant's message repeats: by its call ids, or by its text. ``previous`` is the turn
+        before it. None if the client changed what was said."""
+        named = [name for name, _ in message.calls] or _CALL.findall(message.content)
+        for name in named:
+            if (turn := self.by_call.get(name)) is not None:
+                told = message.content.strip()
+                same = not message.calls or (message.calls == turn.said.calls and told in ("", turn.said.content))
+                return turn if same else None
+        found = [] if message.calls else self.by_text.get(message.content.strip(), [])
+        found = [turn for turn in found if not turn.said.calls]
+        return next((turn for turn in found if turn.parent is previous), found[-1] if found else None)
+
+    def longest(self, ids: tuple[int, ...]) -> tuple[Turn | None, tuple[int, ...]]:
+        """The last turn whose ids begin ``ids``, and the ids after it."""
+        best, start, grew = None, 0, True
+        while grew:
+            grew = False
+            for turn in self.children.get(id(best), ()):
+                end = start + len(turn.context_ids) + len(turn.action.token_ids)
+                if end < len(ids) and ids[start:end] == turn.context_ids + turn.action.token_ids:
+                    best, start, grew = turn, end, True
+                    break
+        return best, ids[start:]
+
+
+def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tuple[int, ...], tuple[Message, ...]]:
+    """The prompt of a request in its episode: the turn that it continues, and the ids and the messages after that.
+    Turns of the agent enter it by the ids that were sampled."""
+    previous: Turn | None = None
+
+    def known(message: TranscriptMessage) -> Message | None:
+        nonlocal previous
+        turn = play.known(message, previous)
+        previous = turn
+        return None if turn is None else turn.message
+
+    messages = form.messages(asked.messages, known)
+    if previous is not None and previous.format == form.key:
+        before = previous.conversation()
+        if messages[: len(before)] == before:
+            return previous, form.chat.context_ids(messages), messages[len(before) :]
+    parent, context = play.longest(form.chat.prompt_ids(messages))
+    if parent is None:
+        return None, context, messages
+    said = sum(message.role == "assistant" for message in parent.conversation())
+    places = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    return parent, context, messages[places[said - 1] + 1 :]
+
+
+class Capture:
+    """The plays of a run, by the names under which clients ask for them."""
+
+    def __init__(self, run: Run, policy: str, group: int, forget: Callable[[], None]) -> None:
+        self.run, self.policy, self.group, self.forget = run, policy, group, forget
+        self.plays: dict[str, Play] = {}
+        self.groups = OrderedDict[tuple[str, int], list[Play]]()
+        """The plays of each task by n; the group that was silent for longest comes first."""
+        self.threads: dict[str, Play] = {}
+        """Plays by the ids of their answers and, if the client names no episode, by what continues them."""
+        self.ended = OrderedDict[str, float]()
+        self.closed: list[tuple[str, list[Play]]] = []
+        self._numbers: dict[str, int] = {}
+        self._count = 0
+        self._trees = sum(read_as(lambda record: 1, run.trees, COLLECTED))
+        self._file = appendable(run.path / JOURNAL)
+        self._replay()
+
+    def play(self, episode: str, task: str, asked: Asked) -> Play:
+        """The play that a request belongs to. A name of the form TASK:PLAY names the task, too."""
+        turns = [index for index, each in enumerate(asked.messages) if each.role == "assistant"]
+        if not task and ":" in episode:
+            task = episode.rpartition(":")[0]
+        opening = list(map(canonical, asked.messages[: turns[0] if turns else None]))
+        task = storable(task) or f"task-{digest(opening)[:12]}"
+        if episode:
+            if episode in self.ended and asked.key not in getattr(self.plays.get(episode), "by_key", ()):
+                raise UserError(f"episode {episode!r:.60} has its outcome already: begin one of another name")
+            return self.plays.get(episode) or self._begin(storable(episode), task, True)
+        if turns:
+            last = asked.messages[turns[-1]]
+            said = digest(list(map(canonical, asked.messages[: turns[-1] + 1])))
+            keys = [*(name for name, _ in last.calls), *_CALL.findall(last.content), said]
+        else:
+            keys = [asked.key]  # a first request again, unless its conversation has gone on
+        found = next((self.threads[key] for key in keys if key in self.threads), None)
+        if found is not None and found.reward is None and (turns or len(found.turns) <= 1):
+            return found
+        return self._begin(f"play-{self._count + 1}", task, False)
+
+    def _begin(self, name: str, task: str, named: bool) -> Play:
+        self._count += not named
+        number = self._numbers.setdefault(task, 1)
+        if len(self.groups.get((task, number), ())) >= self.group:
+            number = self._numbers[task] = number + 1
+        self.plays[name] = play = Play(name, (task, number), named)
+        self.groups.setdefault(play.place, []).append(play)
+        if len(self.groups) > _OPEN:
+            self._close(next(iter(self.groups)))
+        return play
+
+    def add(self, play: Play, turn: Turn, asked: Asked) -> None:
+        """Write a turn to the journal and make it part of its play."""
+        names = [turn.said.id]
+        if not play.named:
+            told = TranscriptMessage("assistant", turn.said.content, calls=turn.said.calls)
+            continued = digest(list(map(canonical, (*asked.messages, told))))
+            names += [continued, turn.key, *(name for name, _ in turn.said.calls)]
+        row = {
+            "said": asdict(turn.said),
+            "parent": None if turn.parent is None else turn.parent.said.id,
+            "context_ids": turn.context_ids,
+            "added": list(map(asdict, turn.added)),
+            "action": asdict(turn.action),
+            "key": turn.key,
+            "format": turn.format,
+        }
+        self._write({"play": play.id, "task": play.place[0], "named": play.named, "names": names, "turn": row})
+        self._take(play, turn, names)
+
+    def _take(self, play: Play, turn: Turn, names: Sequence[str]) -> None:
+        play.add(turn)
+        play.names.update(names)
+        self.threads.update(dict.fromkeys(names, play))
+        if play.place in self.groups:
+            self.groups.move_to_end(play.place)
+
+    def end(self, episode: str, reward: float) -> None:
+        """Record the outcome of an episode, which is named by its name or by the id of one of its answers."""
+        play = self.plays.get(episode) or self.threads.get(episode)
+        name = episode if play is None else play.id
+        if (known := self.ended.get(name)) is not None:
+            if known != reward:
+                raise UserError(f"the outcome of {episode!r:.60} is {known:g} already, and is not changed")
+            return
+        if play is None:
+            raise UserError(f"no episode {episode!r:.60} is known: name one by /e/NAME/v1, or by an answer's id")
+        self._write({"outcome": play.id, "reward": reward})
+        self._settle(play, reward)
+        self._close_full(play.place)
+        if len(self.closed) >= _SHARD:
+            self.store()
+
+    def _settle(self, play: Play, reward: float) -> None:
+        play.reward = self.ended[play.id] = reward
+        while len(self.ended) > _ENDED:
+            self.ended.popitem(last=False)
+
+    def _close_full(self, place: tuple[str, int]) -> None:
+        plays = self.groups.get(place, [])
+        if len(plays) >= self.group and all(each.reward is not None for each in plays):
+            self._close(place)
+
+    def _close(self, place: tuple[str, int]) -> None:
+        plays = self.groups.pop(place)
+        self.closed.append((place[0], plays))
+        if self._numbers.get(place[0]) == place[1]:
+            del self._numbers[place[0]]  # so that many tasks take no memory; no open group has this number
+        for play in plays:
+            self.plays.pop(play.id, None)
+            for name in play.names:
+                self.threads.pop(name, None)
+
+    def store(self, everything: bool = False) -> None:
+        """Write the trees of closed groups, or of all, as a shard of the run."""
+        while everything and self.groups:
+            self._close(next(iter(self.groups)))
+        if not self.closed:
+            return
+        index = len(shards(self.run.trees, COLLECTED))
+        closed, self.closed = self.closed, []
+        self._write({"stored": [play.id for _, plays in closed for play in plays], "shard": index})
+        trees = [tree for task, plays in closed for tree in grown(task, plays)]
+        for number, tree in enumerate(trees, start=self._trees):
+            tree.seed, tree.policy = number, self.policy
+        self._trees += len(trees)
+        write_trees(self.run.trees, COLLECTED, index, trees)
+        self.run.finish(COLLECTED, {"tasks": self._trees, "batches": index + 1, "value_signal": []})
+        self.forget()
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        self._file.flush()
+
+    def close(self) -> None:
+        self.store(everything=True)
+        self._file.close()
+
+    def _replay(self) -> None:
+        """Take up what the journal holds and no shard does. A last line that a kill cut off was never answered."""
+        latest = {row["shard"]: number for number, row in self._rows() if "stored" in row}
+        for number, row in self._rows():
+            if "turn" in row:
+                play = self.plays.get(row["play"]) or self._begin(row["play"], row["task"], row["named"])
+                self._take(play, _turn(row["turn"], play), row["names"])
+            elif "outcome" in row:
+                self._settle(self.plays[row["outcome"]], row["reward"])
+            elif latest[row["shard"]] == number and shards(self.run.trees, COLLECTED, row["shard"]):
+                for name in row["stored"]:
+                    if (play := self.plays.get(name)) is not None and play.place in self.groups:
+                        self._close(play.place)
+                self.closed = []
+        for place in [*self.groups]:
+            self._close_full(place)
+
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        self._file.seek(0)
+        end = 0
+        for number, line in enumerate(self._file):
+            if not line.endswith(b"\n"):
+                self._file.truncate(end)
+                return
+            end += len(line)
+            yield number, orjson.loads(line)
+
+
+def grown(task: str, plays: Sequence[Play]) -> list[Tree]:
+    """The plays of a task as trees: one for all conversations that begin with the same ids. An outcome stands at the
+    last turn of each conversation of its play; a path without one ends open, and no view learns from it."""
+    trees: dict[tuple[int, ...], Tree] = {}
+    for play in plays:
+        first: dict[int, Turn] = {}
+        for turn in play.turns:
+            first[id(turn)] = turn if turn.parent is None else first[id(turn.parent)]
+        last = {first[id(turn)].context_ids: turn for turn in play.turns}
+        for turn in play.turns:
+            start = first[id(turn)]
+            ends = last[start.context_ids] is turn
+            if id(turn) in play.children and not ends:
+                continue
+            if (tree := trees.get(start.context_ids)) is None:
+                prompt = next((each.content for each in start.added if each.role == "user"), "")
+                root = Node(State(Task(task, prompt), start.added), context_ids=start.context_ids)
+                tree = trees[start.context_ids] = Tree(root.state.task, 0, root)
+            _lay(tree, turn.chain(), play.reward if ends else None)
+    for node in (node for tree in trees.values() for node in tree.nodes()):
+        for edge in node.edges:
+            edge.prior = 1 / len(node.edges)
+    return list(trees.values())
+
+
+def _lay(tree: Tree, turns: Sequence[Turn], reward: float | None) -> None:
+    """Add a path, along the edges that it shares with earlier ones."""
+    node, task = tree.root, tree.task
+    for turn, after in zip(turns, [*turns[1:], None], strict=True):
+        twins = [edge for edge in node.edges if edge.action.token_ids == turn.action.token_ids]
+        edge = next((edge for edge in twins if _leads(edge, after, reward)), None)
+        edge = edge or next((edge for edge in twins if edge.child is None), None)
+        if edge is None:
+            edge = Edge(turn.action, 1.0)
+            node.edges.append(edge)
+            tree.budget.proposals += 1
+            tree.budget.generated_tokens += len(turn.action.token_ids)
+        invalid = bool(turn.action.error)
+        messages = (*node.state.messages, turn.message)
+        if edge.child is None and after is not None:
+            state = State(task, (*messages, *after.added))
+            edge.child = Node(state, context_ids=after.context_ids, invalid=invalid)
+        elif edge.child is None and reward is not None:
+            edge.child = Node(State(task, messages, ended=True), terminated=True, invalid=invalid)
+            edge.reward = reward
+        if reward is not None:
+            edge.visits += 1
+            edge.value_sum += reward
+        node = edge.child or node
+    tree.budget.simulations += reward is not None
+
+
+def _leads(edge: Edge, after: Turn | None, reward: float | None) -> bool:
+    """Whether an edge leads on as a path does: to the same next prompt, or to an end with the same reward."""
+    child = edge.child
+    if after is None:
+        return reward is None or (child is not None and child.terminated and edge.reward == reward)
+    return child is not None and not child.terminated and child.context_ids == after.context_ids
+
+
+def _turn(row: Mapping[str, Any], play: Play) -> Turn:
+    """A turn as the journal holds it."""
+    said, action = row["said"], row["action"]
+    calls = tuple((name, ToolCall(**call)) for name, call in said["calls"])
+    call = action["call"] if isinstance(action["call"], str) else ToolCall(**action["call"])
+    lists = {name: tuple(action[name]) for name in ("token_ids", "logprobs", "forced")}
+    parent = next((turn for turn in reversed(play.turns) if turn.said.id == row["parent"]), None)
+    return Turn(
+        Said(**{**said, "calls": calls}),
+        parent,
+        tuple(row["context_ids"]),
+        tuple(Message(**{**each, "token_ids": tuple(each["token_ids"])}) for each in row["added"]),
+        Action(**{**action, **lists, "call": call}),
+        row["key"],
+        row["format"],
+    )

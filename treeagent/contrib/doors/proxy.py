@@ -1,0 +1,195 @@
+"""``treeagent proxy``: an OpenAI-compatible server whose conversations become search trees."""
+
+import asyncio
+import math
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from treeagent.agent.policy import LLMPolicy
+from treeagent.cli.options import (
+    CheckpointName,
+    Config,
+    Out,
+    Overrides,
+    Resume,
+    Seed,
+    Trust,
+    chosen_settings,
+    find_checkpoint,
+)
+from treeagent.config import RunConfig
+from treeagent.contrib.doors.capture import Capture, Play, Turn, read_prompt
+from treeagent.contrib.doors.speaker import Speaker
+from treeagent.contrib.doors.wire import (
+    Asked,
+    Json,
+    application,
+    body_of,
+    chunks,
+    completion,
+    read_request,
+    running,
+    server,
+)
+from treeagent.generators.base import Failure
+from treeagent.pipeline.build import load_actors
+from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
+from treeagent.pipeline.terminal import Terminal
+from treeagent.seams import resolve
+from treeagent.types import UserError, derive_seed
+
+Verifier = Callable[[list[Json], str], float | None]
+"""Takes the messages of a conversation and its task; returns the outcome, or None while the episode goes on."""
+app = typer.Typer()
+
+
+class Proxy:
+    """Answers by a policy and captures what it says."""
+
+    def __init__(self, policy: LLMPolicy, capture: Capture, config: RunConfig, model: str, verifier: Verifier | None):
+        self.speaker, self.capture, self.config, self.model = Speaker(policy, config), capture, config, model
+        self.verifier = verifier
+        capture.forget = self.speaker.forget
+        self._asked: dict[tuple[str, str], asyncio.Task[Turn]] = {}
+        """Requests that are being answered, by play and key."""
+
+    async def chat(self, request: Request) -> Response:
+        asked = read_request(await body_of(request), self.model)
+        episode = request.path_params.get("episode", "") or request.headers.get("x-treeagent-episode", "")
+        play = self.capture.play(episode, request.headers.get("x-treeagent-task", ""), asked)
+        turn = play.by_key.get(asked.key)
+        if turn is None:
+            place = play.id, asked.key
+            if place not in self._asked:
+                task = self._asked[place] = asyncio.create_task(self._answer(play, asked))
+                task.add_done_callback(lambda done: self._asked.pop(place, None))
+            turn = await asyncio.shield(self._asked[place])  # a client that goes away may ask again
+        extra: Json = {"treeagent": {"episode": play.id, "task": play.place[0]}}
+        if asked.body.get("stream"):
+            return StreamingResponse(chunks(turn.said, asked, self.model, extra), media_type="text/event-stream")
+        return JSONResponse(completion(turn.said, self.model, extra))
+
+    async def _answer(self, play: Play, asked: Asked) -> Turn:
+        form = self.speaker.format(asked.tools)
+        parent, context, added = read_prompt(play, form, asked)
+        prompt = context if parent is None else parent.ids() + context
+        if refusal := self.speaker.generator.refusal(prompt):
+            raise UserError(f"context_length_exceeded: {refusal}")
+        seed = derive_seed(self.config.seed, "proxy", play.id, asked.key)
+        sample = await self.speaker.sample(form, asked, prompt, seed)
+        if isinstance(sample, Failure):
+            raise HTTPException(503, f"the model did not answer: {sample.reason}")
+        action, said = form.read(sample, asked, len(prompt))
+        turn = Turn(said, parent, context, added, action, asked.key, form.key)
+        self.capture.add(play, turn, asked)
+        if self.verifier is not None and play.reward is None:
+            message = completion(said, self.model, {})["choices"][0]["message"]
+            reward = await asyncio.to_thread(self.verifier, [*asked.body["messages"], message], play.place[0])
+            if reward is not None:
+                self.capture.end(play.id, float(reward))
+        return turn
+
+    async def outcomes(self, request: Request) -> Response:
+        try:
+            row = orjson.loads(await body_of(request))
+            episode = str(request.path_params.get("episode") or row.get("episode") or row["answer"])
+            reward = float(row["reward"])
+            if not math.isfinite(reward):
+                raise ValueError(reward)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise UserError('send {"episode": NAME, "reward": NUMBER}, or the id of an "answer" of it') from None
+        self.capture.end(episode, reward)
+        return JSONResponse({"episode": episode, "reward": reward})
+
+    def app(self, key: str) -> Starlette:
+        endpoints = {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes}
+        return application(self.model, key, endpoints, self.capture.close)
+
+
+@contextmanager
+def _opened(
+    checkpoint: Path, config: RunConfig, out: Path, group: int, verifier: Verifier | None, resume: bool
+) -> Iterator[Proxy]:
+    _, policy = load_actors(checkpoint, config)
+    if not isinstance(policy, LLMPolicy):
+        raise UserError(f"policy.generator {config.policy.generator!r} gives no token ids, which the proxy captures")
+    with Run.create(out, config, resume=resume) as run:
+        run.record_checkpoint(COLLECTED, checkpoint)
+        capture = Capture(run, checkpoint_name(checkpoint, out), group, policy.forget)
+        yield Proxy(policy, capture, config, checkpoint.name, verifier)
+
+
+@contextmanager
+def proxied(
+    checkpoint: str | Path,
+    config: RunConfig,
+    out: str | Path,
+    *,
+    group: int = 8,
+    verifier: Verifier | None = None,
+    key: str = "",
+    port: int = 0,
+    resume: bool = True,
+) -> Iterator[str]:
+    """Context in which a proxy runs in this process; yields its address, such as ``http://127.0.0.1:8700``. At its end
+    all trees are in the run ``out``."""
+    with (
+        _opened(Path(checkpoint), config, Path(out), group, verifier, resume) as proxy,
+        running(proxy.app(key), port) as address,
+    ):
+        yield address
+
+
+def send_outcome(base_url: str, reward: float) -> None:
+    """Send the outcome of an episode to the proxy: its ``base_url`` (``http://127.0.0.1:PORT/e/EPISODE/v1``) and its
+    reward. A proxy with a key finds it in ``OPENAI_API_KEY``."""
+    headers = {"content-type": "application/json", "authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}"}
+    body = orjson.dumps({"reward": reward})
+    asked = urllib.request.Request(f"{base_url.rstrip('/')}/outcomes", body, headers)
+    with urllib.request.urlopen(asked) as answer:
+        answer.read()
+
+
+@app.command("proxy")
+def proxy_command(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8700,
+    group: Annotated[int, typer.Option(min=1, metavar="N", help="Plays of one task that become one tree.")] = 8,
+    verifier: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A function of messages and task that gives the outcome, or None."),
+    ] = None,
+    key: Annotated[str, typer.Option(envvar="TREEAGENT_KEY", help="The api_key that clients must give.")] = "",
+    seed: Seed = None,
+    resume: Resume = False,
+    trust: Trust = False,
+) -> None:
+    """Serve a policy to any agent by OpenAI's chat completions, and keep what it says as search trees.
+
+    Point the agent's base_url to http://127.0.0.1:PORT/e/EPISODE/v1, where EPISODE is a name such as TASK:1. Send its
+    outcome to /e/EPISODE/v1/outcomes. Then show, export and update read RUN.
+
+    Example: treeagent proxy Qwen/Qwen3-0.6B --port 8700 --out runs/agent
+    """
+    policy = find_checkpoint(checkpoint)
+    own = config or policy.parent.name == "checkpoints" or (resume and (out / "config.toml").is_file())
+    added = [*([] if own else ["policy.format=tools"]), *(overrides or ())]
+    settings = chosen_settings(config, added, seed, resume, trust, out, policy)
+    check: Verifier | None = None if verifier is None else resolve("rewards.function", verifier, {})
+    with _opened(policy, settings, out, group, check, resume) as proxy:
+        Terminal().print(f"model {proxy.model} at http://127.0.0.1:{port}/v1, trees in {out}; Ctrl-C ends it")
+        server(proxy.app(key), port).run()

@@ -1,0 +1,302 @@
+"""``treeagent serve``: an OpenAI-compatible model that plans by search before it answers.
+
+A conversation is an episode: the first message is that of a task, each answer an action, and each further message what
+followed. It is replayed in the server's own environment, or continued in a world model (``evaluate.world``), and
+searched from there without rewards. While a conversation follows its plan, it is not planned again, and where a plan
+ends, the policy goes on greedily: for one seed these are the answers of ``treeagent eval``.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Annotated
+
+import typer
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from treeagent.agent.policy import LLMPolicy
+from treeagent.cli.options import CheckpointName, Config, Overrides, Seed, Trust, chosen_settings, find_checkpoint
+from treeagent.config import RunConfig, load_config
+from treeagent.contrib.doors import wire
+from treeagent.contrib.doors.wire import Asked, Json, Said
+from treeagent.envs.base import Env, opening
+from treeagent.pipeline.build import env_dynamics, environment, leaf_value, load_actors
+from treeagent.pipeline.imagination import with_planning_world, world_model
+from treeagent.pipeline.terminal import Terminal
+from treeagent.search.config import Limits
+from treeagent.search.decide import best_path
+from treeagent.search.node import Budget, Tree, path_return
+from treeagent.search.searcher import make_search
+from treeagent.types import Action, Dynamics, Message, State, Task, ToolCall, Transition, UserError, derive_seed
+
+_KEPT = 4096
+"""Plans that are remembered."""
+Turns = Sequence[tuple[str, str]]
+"""An episode so far: each answer with what followed."""
+app = typer.Typer()
+
+
+@dataclass(slots=True)
+class Job:
+    """The planning of one answer."""
+
+    limits: Limits | None = None
+    budget: Budget = field(default_factory=Budget)
+    """What it has spent so far."""
+    value: float | None = None
+    """The return of the plan by the policy's own values; None if an earlier plan or none was followed."""
+    stop: Callable[[], object] = bool
+    """Stops it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _From:
+    """A dynamics in which a task begins at a given state."""
+
+    inner: Dynamics
+    state: State
+
+    async def reset(self, task: Task) -> State:
+        return self.state
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.inner.step(state, action)
+
+
+class Planner:
+    """Plans in an environment or a world model. One call at a time."""
+
+    def __init__(self, checkpoint: Path, config: RunConfig, env: Env | None = None) -> None:
+        actors, policy = load_actors(checkpoint, config)
+        if not isinstance(policy, LLMPolicy) or config.search.granularity == "split":
+            raise UserError("treeagent serve wants a policy.generator with token ids and search.granularity=step")
+        self.config, self.policy, self.env = config, policy, env or environment(config)
+        self._imagines, self._search = bool(config.evaluate.world), config.search.by("mcts")
+        self._real = env_dynamics(self.env, config, "evaluate", reveal_reward=False)
+        self._blind, self._open = self._real, ExitStack()
+        if self._imagines:
+            self._blind = self._open.enter_context(world_model(*with_planning_world(config), self.env))
+            self._search = replace(self._search, step_seconds=None)
+        value = actors.value
+        if value is not None or self._imagines:
+            value = leaf_value(value, policy, self._blind, replace(config, search=self._search))
+        self._actors = replace(actors, value=value)
+        self._plans = OrderedDict[tuple[object, ...], list[Action]]()
+        """What is planned after the answers of an episode, by its task, its limits and these answers."""
+        self._openings: dict[str, Task] = {}
+
+    def task(self, place: object, first: str) -> Task:
+        """The test task with an index, or the one that begins with a message."""
+        if isinstance(place, int):
+            return self.env.tasks("test", 1, place)[0]
+        for task in () if self._openings else self.env.tasks("test", self.config.evaluate.tasks):
+            observation, _ = self.env.reset(seed=task.seed, options={"task": task})
+            self._openings[opening(task, observation).strip()] = task
+        if (found := self._openings.get(first.strip())) is None:
+            raise UserError(f"no test task begins with {first!r:.60}: give its index as extra_body={{'task': INDEX}}")
+        return found
+
+    def answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
+        """The next action of an episode, with those that are planned after it."""
+
+        async def run() -> list[Action]:
+            loop, current = asyncio.get_running_loop(), asyncio.current_task()
+            assert current is not None
+            job.stop = lambda: loop.call_soon_threadsafe(current.cancel)
+            return await self._answer(task, said, job)
+
+        try:
+            return asyncio.run(run())
+        except asyncio.CancelledError:
+            raise UserError("the client went away") from None
+        finally:
+            job.stop = bool
+
+    async def _answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
+        started, key = time.monotonic(), (task.id, job.limits, *(text for text, _ in said))
+        state, actions = await self._state(task, said, job), self._plans.get(key)
+        if actions is None:
+            tree = await self._grow(task, state, len(said), job)
+            path = best_path(tree, self.config.evaluate.decision, self.config.evaluate.likelihood_weight)
+            actions, job.value = [edge.action for edge in path], path_return(path, tree.discount) if path else None
+        if not actions:
+            [proposal] = await self._actors.greedy.propose([state], 1, [0])
+            if proposal.error:
+                raise UserError(proposal.error)
+            actions = list(proposal.actions)
+            job.budget.generated_tokens += proposal.generated_tokens
+        for index in range(len(actions) + 1):
+            self._plans[(*key, *(each.text for each in actions[:index]))] = actions[index:]
+        while len(self._plans) > _KEPT:
+            self._plans.popitem(last=False)
+        job.budget.seconds = time.monotonic() - started
+        return actions
+
+    async def _state(self, task: Task, said: Turns, job: Job) -> State:
+        """The state after an episode so far: replayed in the environment, or as the client tells it."""
+        state, key = await self._real.reset(task), (task.id, job.limits)
+        for text, followed in said:
+            planned, key = self._plans.get(key, [])[:1], (*key, text)
+            action = self.policy.grammar.read(text, self.policy.chat.encode_action(text))
+            action = planned[0] if planned and planned[0].text == text else action
+            if self._imagines:
+                turn = Message("assistant", action.text, action.token_ids)
+                state = State(task, (*state.messages, turn, Message("user", followed)))
+                continue
+            step = await self._real.step(state, action)
+            state = step.state
+            if step.terminated or step.truncated or state.messages[-1].content.strip() != followed.strip():
+                raise UserError(
+                    f"after the answer {text!r:.60} the environment says {state.messages[-1].content!r:.80}, not "
+                    f"{followed!r:.80}, or the episode is over: it cannot go on from here"
+                )
+        return state
+
+    async def _grow(self, task: Task, state: State, turn: int, job: Job) -> Tree:
+        seed = derive_seed(derive_seed(self.config.seed, "evaluate"), "mcts", task.id)  # that of ``treeagent eval``
+        settings = self._search if job.limits is None else replace(self._search, limits=job.limits)
+        steps = _From(self._blind, state)
+        search = make_search(self._actors.sampling, steps, settings, self._actors.value, noise=False)
+
+        def watch(trees: Sequence[Tree]) -> None:
+            job.budget = trees[0].budget if trees else job.budget
+
+        [tree] = await search.run([task], [derive_seed(seed, turn) if turn else seed], watch)
+        job.budget = tree.budget
+        if tree.error:
+            raise UserError(f"planning failed: {tree.error}")
+        return tree
+
+
+class Agent:
+    """Plays episodes by planning in an environment of its own, which nothing else may step.
+
+    ``config`` is by default that of the run that the checkpoint is from, and ``env`` that of ``config``.
+    """
+
+    def __init__(self, checkpoint: str | Path, env: Env | None = None, config: RunConfig | None = None) -> None:
+        folder = Path(checkpoint)
+        self._planner = Planner(folder, config or load_config(folder.parent.parent / "config.toml"), env)
+        self._task: Task | None = None
+        self._said: list[tuple[str, str]] = []
+        self._last = ""
+
+    def begin(self, task: Task) -> None:
+        """Begin an episode. Without it, the first observation tells which test task it is."""
+        self._task, self._said, self._last = task, [], ""
+
+    def act(self, observation: str, limits: Limits | None = None) -> str | ToolCall:
+        """The next call, after what the last one led to."""
+        if self._task is not None and self._last:
+            self._said.append((self._last, observation))
+        task = self._task = self._task or self._planner.task(None, observation)
+        action = self._planner.answer(task, self._said, Job(limits))[0]
+        self._last = action.text
+        return action.call
+
+
+class Server:
+    """Answers requests one after the other."""
+
+    def __init__(self, planner: Planner, model: str) -> None:
+        self.planner, self.model = planner, model
+        self._worker = ThreadPoolExecutor(1, "plan")
+
+    async def chat(self, request: Request) -> Response:
+        asked = wire.read_request(await wire.body_of(request), self.model)
+        rows = [each for each in asked.body["messages"] if each["role"] not in ("system", "developer")]
+        if not rows or any((row["role"] == "assistant") != bool(index % 2) for index, row in enumerate(rows)):
+            raise UserError("answers and what followed must alternate: give one message after each answer")
+        texts, job = [str(row["content"]) for row in rows], Job(_limits(asked.body.get("budget")))
+
+        def plan() -> list[Action]:
+            task = self.planner.task(asked.body.get("task"), texts[0])
+            return self.planner.answer(task, list(zip(texts[1::2], texts[2::2], strict=True)), job)
+
+        work = asyncio.get_running_loop().run_in_executor(self._worker, plan)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        if asked.body.get("stream"):
+            return StreamingResponse(self._stream(request, asked, work, job), media_type="text/event-stream")
+        while not work.done():
+            await asyncio.wait([work], timeout=0.2)
+            if await request.is_disconnected():
+                work.cancel()
+                job.stop()
+                raise HTTPException(499, "the client went away")
+        return JSONResponse(wire.completion(_said(work.result(), job), self.model, _told(work.result(), job)))
+
+    async def _stream(
+        self, request: Request, asked: Asked, work: "asyncio.Future[list[Action]]", job: Job
+    ) -> AsyncIterator[bytes]:
+        try:
+            while not work.done() and not await request.is_disconnected():
+                await asyncio.wait([work], timeout=0.2)
+                choice = {"index": 0, "delta": {}, "finish_reason": None}
+                head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
+                yield wire.event(head | {"choices": [choice]} | _told([], job))
+            if work.done():
+                for each in wire.chunks(_said(work.result(), job), asked, self.model, _told(work.result(), job)):
+                    yield each
+        except UserError as error:
+            yield wire.event({"error": {"message": str(error), "code": 400}})
+        finally:
+            work.cancel()  # it has ended already, unless the client went away
+            job.stop()
+
+
+def _said(actions: Sequence[Action], job: Job) -> Said:
+    return Said(f"chatcmpl-{token_hex(12)}", actions[0].text, "", (), "stop", 0, job.budget.generated_tokens)
+
+
+def _told(actions: Sequence[Action], job: Job) -> Json:
+    """What an answer says of its plan and of what it cost."""
+    names = ("simulations", "generated_tokens", "environment_steps", "imagined_steps", "seconds")
+    plan = {"value": job.value, "plan": [each.text for each in actions]}
+    return {"treeagent": plan | {name: getattr(job.budget, name) for name in names}}
+
+
+def _limits(budget: object) -> Limits | None:
+    """The limits that a request sets, such as ``extra_body={"budget": {"tokens": 800}}``."""
+    if not budget:
+        return None
+    try:
+        given: Json = dict(budget)  # type: ignore[call-overload]
+        limits = Limits(given.pop("simulations", None), None, given.pop("tokens", None), given.pop("seconds", None))
+        if given:
+            raise ValueError(given)
+        return limits
+    except (TypeError, ValueError):
+        raise UserError(f"{budget!r:.60} is no budget: give simulations, tokens, seconds as positive numbers") from None
+
+
+@app.command("serve")
+def serve_command(
+    checkpoint: CheckpointName,
+    overrides: Overrides = None,
+    config: Config = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8701,
+    key: Annotated[str, typer.Option(envvar="TREEAGENT_KEY", help="The api_key that clients must give.")] = "",
+    seed: Seed = None,
+    trust: Trust = False,
+) -> None:
+    """Serve a policy that plans by search in its environment before each answer, by OpenAI's chat completions.
+
+    The first message is that of a test task (or extra_body={"task": INDEX}), each answer an action.
+    extra_body={"budget": {"tokens": 800}} limits one answer's search.
+
+    Example: treeagent serve runs/shop/checkpoints/dpo --port 8701
+    """
+    policy = find_checkpoint(checkpoint)
+    settings = chosen_settings(config, overrides, seed, False, trust, Path("."), policy)
+    server = Server(Planner(policy, settings), policy.name)
+    Terminal().print(f"model {server.model} at http://127.0.0.1:{port}/v1; Ctrl-C ends it")
+    made = wire.application(server.model, key, {"/v1/chat/completions": server.chat}, lambda: None)
+    wire.server(made, port).run()

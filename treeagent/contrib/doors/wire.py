@@ -1,0 +1,249 @@
+"""OpenAI's chat completions over HTTP, for programs on this machine: requests, answers, streams, refusals.
+
+The server listens on 127.0.0.1 and answers only requests whose ``Host`` is this machine and that no web page sent.
+"""
+
+import hmac
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from treeagent.contrib.traces.transcripts import TranscriptMessage, messages_of
+from treeagent.envs.base import ToolSpec
+from treeagent.types import ToolCall, UserError
+
+Json = dict[str, Any]
+Endpoint = Callable[[Request], Awaitable[Response]]
+MOST_BYTES = 16 << 20
+"""Most bytes of a request's body."""
+_RESPONSES = (
+    "/v1/responses is not served here, only /v1/chat/completions: use your SDK's chat class, such as "
+    "OpenAIChatCompletionsModel (openai-agents), OpenAIChatModel (pydantic-ai) or ChatOpenAI (langchain)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a chat completion."""
+
+    messages: tuple[TranscriptMessage, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    choice: str = "auto"
+    """``tool_choice``: "auto", "none", "required", or the name of a tool."""
+    stop: tuple[str, ...] = ()
+    limit: int | None = None
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def key(self) -> str:
+        """Equal for equal requests: messages, tools and what constrains the answer."""
+        messages = list(map(canonical, self.messages))
+        return digest([messages, tools_key(self.tools), self.choice, self.stop, self.limit])
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer as OpenAI's clients read it."""
+
+    id: str
+    content: str
+    thought: str
+    calls: tuple[tuple[str, ToolCall], ...]
+    """(id, call) of each tool call."""
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def canonical(message: TranscriptMessage) -> list[object]:
+    """A message without what clients change on its way: blanks at its ends, the writing of arguments, thoughts."""
+    calls = [[name, call.name, call.arguments] for name, call in message.calls]
+    return [message.role, message.content.strip(), calls, message.answers]
+
+
+def digest(value: object) -> str:
+    return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def tools_key(tools: Sequence[ToolSpec]) -> str:
+    """Equal for equal tools."""
+    return digest([[each.name, each.description, each.parameters] for each in tools])
+
+
+def read_request(body: bytes, model: str) -> Asked:
+    """The request in a body. The server's settings stand for temperature and the like."""
+    try:
+        row = orjson.loads(body)
+        if not isinstance(row, dict):
+            raise UserError("the body is no JSON object")
+        if (named := row.get("model", model)) != model:
+            raise HTTPException(404, f"the model {named!r:.60} is not served here: name {model!r}")
+        if row.get("n") not in (None, 1):
+            raise UserError(f"n is {row['n']!r:.20}, but one answer is given: leave it out and ask in other episodes")
+        messages = tuple(message for each in row["messages"] for message in messages_of(each))
+        functions = [each["function"] for each in row.get("tools") or ()]
+        empty: Json = {"type": "object", "properties": {}}
+        tools = tuple(
+            ToolSpec(str(each["name"]), str(each.get("description") or ""), each.get("parameters") or empty)
+            for each in functions
+        )
+        choice, stop = row.get("tool_choice") or "auto", row.get("stop") or ()
+        limit = row.get("max_completion_tokens") or row.get("max_tokens")
+        asked = Asked(
+            messages,
+            () if choice == "none" else tools,
+            choice if isinstance(choice, str) else str(choice["function"]["name"]),
+            (stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+            None if limit is None else max(int(limit), 1),
+            row,
+        )
+    except orjson.JSONDecodeError:
+        raise UserError("the body is no JSON") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"this is no chat completion's request ({type(error).__name__} {error!s:.80})") from error
+    if not messages or messages[-1].role == "assistant":
+        raise UserError("the last message must be the user's or a tool's")
+    return asked
+
+
+def completion(said: Said, model: str, extra: Json) -> Json:
+    """The answer as one JSON object."""
+    message: Json = {"role": "assistant", "content": said.content or None}
+    if said.thought:
+        message["reasoning_content"] = said.thought
+    if said.calls:
+        message["tool_calls"] = _calls(said)
+    choice = {"index": 0, "message": message, "finish_reason": said.finish, "logprobs": None}
+    return _head(said.id, model, "chat.completion") | {"choices": [choice], "usage": _usage(said)} | extra
+
+
+def chunks(said: Said, asked: Asked, model: str, extra: Json) -> Iterator[bytes]:
+    """The answer as server-sent events."""
+    head = _head(said.id, model, "chat.completion.chunk")
+    deltas: list[Json] = [{"role": "assistant", "content": ""}]
+    if said.thought:
+        deltas.append({"reasoning_content": said.thought})
+    deltas += [{"content": said.content[start : start + 64]} for start in range(0, len(said.content), 64)]
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(_calls(said))]
+    for delta in deltas:
+        yield event(head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield event(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": said.finish}]} | extra)
+    if (asked.body.get("stream_options") or {}).get("include_usage"):
+        yield event(head | {"choices": [], "usage": _usage(said)})
+    yield b"data: [DONE]\n\n"
+
+
+def event(value: Json) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def _head(name: str, model: str, kind: str) -> Json:
+    return {"id": name, "object": kind, "created": int(time.time()), "model": model}
+
+
+def _calls(said: Said) -> list[Json]:
+    written = [(name, call.name, orjson.dumps(call.arguments).decode()) for name, call in said.calls]
+    return [{"id": id, "type": "function", "function": {"name": name, "arguments": text}} for id, name, text in written]
+
+
+def _usage(said: Said) -> Json:
+    total = said.prompt_tokens + said.completion_tokens
+    return {"prompt_tokens": said.prompt_tokens, "completion_tokens": said.completion_tokens, "total_tokens": total}
+
+
+async def body_of(request: Request) -> bytes:
+    """The body. A larger one than ``MOST_BYTES`` is read to its end, so that its sender hears the refusal."""
+    parts, size = list[bytes](), 0
+    async for part in request.stream():
+        size += len(part)
+        parts = [*parts, part] if size <= MOST_BYTES else []
+    if size > MOST_BYTES:
+        raise HTTPException(413, f"the body has {size:,} bytes, and may have {MOST_BYTES:,}: send less")
+    return b"".join(parts)
+
+
+def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end: Callable[[], None]) -> Starlette:
+    """The server's application: ``/v1/models``, and ``endpoints`` by their paths, each also under ``/e/EPISODE``."""
+
+    async def models(request: Request) -> Response:
+        row = {"id": model, "object": "model", "created": 0, "owned_by": "treeagent"}
+        return JSONResponse({"object": "list", "data": [row]})
+
+    async def responses(request: Request) -> Response:
+        raise HTTPException(404, _RESPONSES)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 400
+        message = error.detail if isinstance(error, HTTPException) else str(error)
+        if message == "Not Found":
+            message = f"{request.url.path} is not served here: ask /v1/chat/completions or /v1/models"
+        row = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
+        return JSONResponse({"error": row}, status)
+
+    def guarded(endpoint: Endpoint) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            if request.url.hostname not in ("127.0.0.1", "localhost") or "origin" in request.headers:
+                raise HTTPException(403, "only programs on this machine may ask, and no web pages")
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if key and not hmac.compare_digest(given.encode(), key.encode()):
+                raise HTTPException(401, "the key is wrong: give the one of --key as api_key")
+            return await endpoint(request)
+
+        return answer
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        on_end()
+
+    posts = {**endpoints, "/v1/responses": responses}
+    routes = [
+        *(Route(start + "/v1/models", guarded(models)) for start in ("", "/e/{episode}")),
+        *(
+            Route(start + path, guarded(endpoint), methods=["POST"])
+            for path, endpoint in posts.items()
+            for start in ("", "/e/{episode}")
+        ),
+    ]
+    handlers: Mapping[Any, Any] = {HTTPException: refused, UserError: refused}
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+
+
+def server(app: Starlette, port: int) -> uvicorn.Server:
+    """The server of an application on 127.0.0.1."""
+    settings = uvicorn.Config(
+        app, host="127.0.0.1", port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=5
+    )
+    return uvicorn.Server(settings)
+
+
+@contextmanager
+def running(app: Starlette, port: int = 0) -> Iterator[str]:
+    """Context in which a thread serves the application; yields its address. Port 0 is any free one."""
+    served = server(app, port)
+    thread = threading.Thread(target=served.run, daemon=True)
+    thread.start()
+    while not served.started:
+        if not thread.is_alive():
+            raise UserError(f"port {port} cannot be used: another program may have it; give another")
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{served.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        served.should_exit = True
+        thread.join()
