@@ -161,10 +161,6 @@ def test_check_exits_with_1_on_a_violation() -> None:
     [
         (("check", "shopp"), "environment.name is 'shopp'"),
         (("check", "nowhere:Env"), "'nowhere:Env' cannot be imported"),
-        (
-            ("check", "toolbox", "least_calls=3", "most_calls=1"),
-            "options {'least_calls': 3, 'most_calls': 1}: least_calls is 3",
-        ),
         (("new", "Two Words"), "'Two Words' cannot name a module"),
     ],
 )

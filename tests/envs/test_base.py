@@ -298,18 +298,6 @@ def test_the_luck_of_a_tree_does_not_depend_on_its_neighbours(data: st.DataObjec
     assert rolled(Forkable(Slippery()), mixed)[1] == rolled(Forkable(Slippery()), alone)[1]
 
 
-def test_luck_differs_between_visits_paths_tasks_and_seeds() -> None:
-    plan = [(1, 0), (1, 0), (1, 0), (1, 1), (1, 2), (1, 1), (2, 0), (2, 0)]
-    seen = rolled(Forkable(Slippery()), plan)
-    read = {tree: [int(observation.split()[1]) for observation in observations] for tree, observations in seen.items()}
-    first, second = read[1][:3], read[1][3:]
-    assert len({*first, *read[2]}) == 5, "three visits of one root, two of another"
-    # The same path each time: twice from the state after the first visit, once from the state after the second.
-    assert len({second[0] - first[0], second[1] - first[1], second[2] - first[0]}) == 3
-    assert rolled(Forkable(Slippery()), plan) == seen
-    assert rolled(Forkable(Slippery(), seed=1), plan)[1] != seen[1]
-
-
 def test_make_env_builds_built_in_and_own_classes() -> None:
     shop = make_env("shop", {"difficulty": 1})
     assert isinstance(shop, ShopEnv)

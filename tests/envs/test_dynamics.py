@@ -73,16 +73,6 @@ def test_states_can_be_stepped_in_any_order() -> None:
     assert step(dynamics, two, act("search[boot]")) == other
 
 
-def test_a_success_ends_with_the_verifiers_reward() -> None:
-    dynamics = EnvDynamics(SHOP, max_steps=15)
-    task = SHOP.tasks("train", 1)[0]
-    state = reset(dynamics, task)
-    for call in demonstrated(task):
-        transition = step(dynamics, state, act(call))
-        state = transition.state
-    assert (transition.reward, transition.terminated, transition.truncated) == (1.0, True, False)
-
-
 def test_replayed_steps_are_paid_for() -> None:
     dynamics = EnvDynamics(ReplayedShop(SHOP.options), max_steps=9)
     root = reset(dynamics, SHOP.tasks("train", 1)[0])

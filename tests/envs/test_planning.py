@@ -92,21 +92,6 @@ def test_a_refused_action_says_what_it_lacks_and_changes_nothing(call: str | Too
     assert env.state_key() == before
 
 
-def test_the_prompt_has_the_goal_the_fixed_facts_and_the_actions() -> None:
-    (task,) = PlanningEnv(PlanningOptions(domain="logistics", size=2)).tasks("train", 1)
-    goal, always, actions = task.prompt.split("\n")
-    assert goal.startswith("Goal: box1 is at ") and ", box2 is at " in goal
-    assert always.startswith("Always: air airport1 airport2, air airport2 airport1, road airport1 office1")
-    assert actions == (
-        "Actions: load package vehicle place, unload package vehicle place, drive truck from to, fly plane from to, "
-        "finish"
-    )
-    for hide, shown in ((None, "a is on b, b is on the table"), ([], "a is clear, a is on b, b is on the table, your")):
-        env = begun(SWAP, hide=hide)
-        assert env.reset(options={"task": env.task})[0].startswith(shown)
-    assert begun(SWAP, show_commands=True).step("unstack a b")[0].endswith("Commands: put-down a; stack a b; finish")
-
-
 def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() -> None:
     """There are 3^n arrangements (Hinz et al. 2013), and no two are more than 2^n - 1 moves apart."""
     for problem in generated("hanoi", 4, 3):

@@ -4,8 +4,6 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.catalogue import SearchEngine
@@ -91,40 +89,6 @@ def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None
     assert re.match(reason, observation)
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool_error": observation})
     assert ENV.visit == before
-
-
-def clicks() -> list[str]:
-    """Every click that the current page accepts."""
-    session, buttons = ENV.visit, list[str]()
-    if session.page == "results":
-        buttons += session.listed(ENV.options)
-        buttons += [] if session.last_page(ENV.options) else ["next >"]
-    elif session.page == "product":
-        buttons += [value for _, values in ENV.catalogue.products[session.product_id].options for value in values]
-        buttons.append("buy now")
-    if session.page in ("results", "product"):
-        buttons += ["< prev", "back to search"]
-    return [f"click[{button}]" for button in buttons]
-
-
-@given(st.integers(0, 50), st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 99), max_size=6))
-def test_a_restored_branch_equals_its_replay(index: int, before: list[int], after: list[int]) -> None:
-    def run(picks: list[int]) -> list[object]:
-        seen: list[object] = []
-        for pick in picks:
-            choices = ["search[leather boot]", "search[red lamp]", *clicks()]
-            seen.append((choices[pick % len(choices)], ENV.step(choices[pick % len(choices)]), ENV.state_key()))
-        return seen
-
-    begin(index=index)
-    first = run(before)
-    place = ENV.snapshot()
-    branch = run(after)
-    run([pick + 1 for pick in after])
-    ENV.restore(place)
-    assert run(after) == branch
-    begin(index=index)
-    assert run([*before, *after]) == first + branch
 
 
 def test_search_ranks_by_shared_words_then_id() -> None:

@@ -2,8 +2,6 @@
 
 import random
 
-import pytest
-
 from treeagent.envs import check_env, make_env
 from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
 from treeagent.types import Task
@@ -44,20 +42,22 @@ def test_a_pipeline_by_hand() -> None:
 def test_a_task_without_calls_states_its_answer() -> None:
     env = begun(["team_of", "mira"], noted=True)
     assert env.step("answer[blue]")[:3] == ("answered", 0.0, True)
-    task = ToolboxEnv(ToolboxOptions(0, 0)).tasks("train", 1)[0]
+    task = next(task for task in ToolboxEnv().tasks("train", 30) if task.data["noted"])
     assert f" is {ToolboxEnv().key_of(task).answer}. What is " in task.prompt
 
 
-@pytest.mark.parametrize("calls", (0, 1, 3, 8))
-def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
-    env = ToolboxEnv(ToolboxOptions(calls, calls))
-    for task in env.tasks("test", 30):
+def test_a_task_takes_the_calls_of_its_pipeline() -> None:
+    env, seen = ToolboxEnv(ToolboxOptions(8)), set[int]()
+    for task in env.tasks("test", 60):
         env.reset(options={"task": task})
         player, taken, ended = env.demonstrator(0.0), 0, False
         while not ended:
             _, reward, ended, _, _ = env.step(player.act(random.Random(0))[1])
             taken += 1
-        assert (reward, taken) == (1.0, calls + 1)
+        wanted = 0 if env.key.noted else len(env.key.calls(env.key.question))
+        assert (reward, taken) == (1.0, wanted + 1)
+        seen.add(wanted)
+    assert seen == set(range(9))
 
 
 def test_it_keeps_the_contract() -> None:

@@ -102,12 +102,6 @@ def test_a_demonstrator_acts_inside_and_draws_outside() -> None:
             assert players[1].act(draws[1]) == said
             assert draws[0].getstate() == draws[1].getstate()
             assert there.step(said[1]) == here.step(said[1])
-    (process,) = children()
-    os.kill(process, signal.SIGKILL)
-    assert gone(process)
-    start(there, task)
-    start(here, task)
-    assert players[1].act(draws[1]) == players[0].act(draws[0])
     with pytest.raises(ValueError, match=r"noise is 1\.5"):
         there.demonstrator(1.5)
     there.close()
@@ -161,16 +155,6 @@ def test_what_cannot_be_used_is_refused_at_the_door() -> None:
         WorkerEnv("shopp")
     with pytest.raises(EnvTimeout, match=r"Stairs', make took longer than start_seconds=0\.5"):
         WorkerEnv(STAIRS, {"snapshots": "never made"}, start_seconds=0.5)
-
-
-@pytest.mark.parametrize("fault", ["", "sleep", "exit"])
-def test_closing_is_certain(stairs: WorkerEnv, fault: str) -> None:
-    process = start(stairs, stairs_task(1, fault, at="close"))["process"]
-    assert isinstance(process, int)
-    stairs.close()
-    assert not runs(process)
-    stairs.close()
-    assert play_up(stairs, stairs_task(2)) == 1.0
 
 
 def test_a_kill_in_mid_episode_costs_the_call_it_meets(stairs: WorkerEnv) -> None:

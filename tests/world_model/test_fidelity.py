@@ -177,15 +177,6 @@ def test_what_was_memorised_does_not_raise_the_cap() -> None:
     assert (whole.unseen, whole.episodes_unseen, whole.lambda_cap) == (None, 0, audited(model, half).lambda_cap)
 
 
-def test_what_can_be_told_has_figures_of_its_own() -> None:
-    """The table has no searches. All other steps are as exact as before."""
-    steps = shop_steps(30)
-    known = [one for one in steps if one.kind != "search"]
-    found = audited(Oracle(known), steps, free=("search",))
-    assert found.determined == Figures(len(known), 1, 1, 1, 0, 0, 1, 0)
-    assert found.overall.observation_exact == pytest.approx(len(known) / len(steps))
-
-
 def test_openings_have_figures_of_their_own() -> None:
     steps = shop_steps(20)
     alone = audited(Oracle(steps), steps)

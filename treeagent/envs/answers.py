@@ -61,7 +61,6 @@ def checked_task(task: Task) -> Task:
 
 
 def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
-    """Return the result of ``reset``."""
     match answer:
         case (str() as observation, dict() as info) if is_unicode(observation):
             return observation, info
@@ -86,14 +85,12 @@ def checked_step(answer: object) -> StepResult:
 
 
 def checked_verdict(answer: object) -> float | None:
-    """Return the result of ``verify``."""
     if answer is None or (isinstance(answer, Real) and math.isfinite(answer)):
         return None if answer is None else float(answer)
     raise EnvBroken(f"verify returned {answer!r:.200}: it must return a finite number or None")
 
 
 def checked_key(answer: object) -> str | None:
-    """Return the result of ``state_key`` as text, or None."""
     key = None if answer is None else str(answer)
     if key is None or is_unicode(key):
         return key
@@ -101,7 +98,6 @@ def checked_key(answer: object) -> str | None:
 
 
 def checked_legal(answer: object) -> tuple[str, ...] | None:
-    """Return the result of ``legal_actions``."""
     if answer is None:
         return None
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
@@ -110,7 +106,6 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
 
 
 def checked_turn(answer: object) -> tuple[str, str]:
-    """Return the result of a demonstrator's ``act``."""
     match answer:
         case (str() as thought, str() as call) if is_unicode(thought + call):
             return thought, call

@@ -376,7 +376,6 @@ class _Check:
         return sum(reward for _, reward, *_ in results) if verdict is None else verdict
 
     def player(self, noise: float) -> Callable[[], Call] | None:
-        """Return the calls of a demonstrator, or None if there is none."""
         player = self.env.demonstrator(noise)
         return None if player is None else lambda: checked_turn(player.act(self.rng))[1]
 
@@ -405,7 +404,6 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        """Take steps, as search does."""
         env, results = env or self.env, list[_Outcome]()
         for call in calls:
             observation, reward, terminated, truncated, info = checked_step(env.step(as_call(call, self.env.tools())))

@@ -192,5 +192,4 @@ def _move_to(fork: Forkable, position: _Position) -> int:
 
 
 def _steps_used(state: State) -> int:
-    """The number of steps used, including the one about to be taken from ``state``."""
     return 1 + sum(message.role == "assistant" for message in state.messages)

@@ -53,7 +53,6 @@ class Forkable:
         self._tools: Sequence[ToolSpec] | None = None
 
     def reset(self, task: Task) -> tuple[str, dict[str, object]]:
-        """Start an episode of ``task``, as ``Env.reset``."""
         self.forget_state()
         observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
         self._state_seed = derive_seed(self._seed, task.id, task.seed)
@@ -73,7 +72,6 @@ class Forkable:
         return result
 
     def mark(self) -> Mark:
-        """Return a mark of the current state for ``goto``."""
         mark = self._current_mark()
         if self.env.snapshot_kind == "exact" and not mark.snapshots:
             mark.snapshots.append(self.env.snapshot())
@@ -101,7 +99,6 @@ class Forkable:
                 self._compare(mark, number, self.step(action)[0])
 
     def forget_state(self) -> None:
-        """Forget the current state, for example after an error."""
         self._current = None
 
     def _current_mark(self) -> Mark:

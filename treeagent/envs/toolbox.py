@@ -3,10 +3,10 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
 from treeagent.envs.base import ToolSpec, probability
@@ -45,20 +45,10 @@ Call = tuple[str, tuple[str, ...]]
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ToolboxOptions:
-    """Settings of ``ToolboxEnv``: the length of the pipelines and the size of the worlds."""
+    """Settings of ``ToolboxEnv``."""
 
-    least_calls: Annotated[int, Field(ge=0, le=8)] = 0
-    """Fewest calls that a task needs before its answer. With 0 calls, the question states the answer."""
-    most_calls: Annotated[int, Field(ge=0, le=8)] = 3
-    """Most calls that a task needs before its answer."""
-    people: Annotated[int, Field(ge=2, le=12)] = 6
-    """Number of people in a task's world. There are half as many teams."""
-
-    @model_validator(mode="after")
-    def _some_range(self) -> Self:
-        if self.least_calls > self.most_calls:
-            raise ValueError(f"least_calls is {self.least_calls}, more than most_calls, {self.most_calls}: lower it")
-        return self
+    most_calls: Annotated[int, Field(ge=1, le=8)] = 3
+    """Most calls that a task needs before its answer; the fewest are 0, where the question states the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +97,11 @@ def _made(name: str, values: tuple[str, ...]) -> Call:
     return name, tuple(sorted(values))
 
 
-def draw(rng: random.Random, options: ToolboxOptions) -> tuple[Key, str]:
+def draw(rng: random.Random, most_calls: int) -> tuple[Key, str]:
     """Draw a task: its world with the question, and the question as text."""
-    calls = rng.randint(options.least_calls, options.most_calls)
+    calls = rng.randint(0, most_calls)
     while True:
-        tables = _tables(rng, options.people)
+        tables = _tables(rng)
         key = Key(tables, _pipeline(rng, tables, max(calls, 1)), noted=calls == 0)
         if len(set(key.calls(key.question))) == max(calls, 1):  # otherwise one call would answer two parts
             words = f"What is {_words(key.question)}?"
@@ -126,12 +116,11 @@ def _words(question: Question) -> str:
     return f"the {str(question[0]).partition('_')[0]} of {_words(question[1])}"
 
 
-def _tables(rng: random.Random, count: int) -> dict[str, dict[str, str]]:
-    names, teams = rng.sample(_NAMES, count), rng.sample(_TEAMS, max(count // 2, 1))
-    rooms = rng.sample(_ROOMS, len(teams))
-    numbers = iter(rng.sample(range(10, 100), count + 2 * len(teams)))
+def _tables(rng: random.Random) -> dict[str, dict[str, str]]:
+    names, teams = rng.sample(_NAMES, 6), rng.sample(_TEAMS, 3)
+    rooms, numbers = rng.sample(_ROOMS, 3), iter(rng.sample(range(10, 100), 12))
     return {
-        "team_of": {name: teams[index % len(teams)] for index, name in enumerate(names)},
+        "team_of": {name: teams[index % 3] for index, name in enumerate(names)},
         "badge_of": {name: str(next(numbers)) for name in names},
         "lead_of": {team: rng.choice(names) for team in teams},
         "room_of": dict(zip(teams, rooms, strict=True)),
@@ -199,10 +188,10 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         return TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        options, found = self.options, list[Task]()
+        found = list[Task]()
         for index in range(start, start + count):
-            name = f"toolbox{options.least_calls}-{options.most_calls}-{options.people}-{split}-{index}"
-            key, words = draw(random.Random(derive_seed(name)), options)
+            name = f"toolbox0-{self.options.most_calls}-6-{split}-{index}"
+            key, words = draw(random.Random(derive_seed(name)), self.options.most_calls)
             found.append(Task(name, words, split, index, to_jsonable_python(key)))
         return found
 

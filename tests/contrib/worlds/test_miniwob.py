@@ -12,8 +12,7 @@ import pytest
 from faulty_envs import children, gone
 
 from treeagent.contrib.worlds.miniwob.env import Element, MiniWoBEnv, MiniWoBOptions
-from treeagent.envs import EnvCrashed, Forkable, check_env
-from treeagent.types import ToolCall
+from treeagent.envs import EnvCrashed, check_env
 
 pytest.importorskip("miniwob", reason="the miniwob extra is not installed")
 pytestmark = [
@@ -96,19 +95,6 @@ def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> No
         assert words in observation
         assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool_error": observation})
     assert env.step(f"click[{box}]")[4] == {}
-
-
-def test_going_back_reloads_the_page_and_plays_again(browser: MiniWoBEnv) -> None:
-    browser.options = MiniWoBOptions(page="login-user")
-    fork = Forkable(browser)
-    fork.reset(browser.tasks("train", 1)[0])
-    user, word = ref(browser, "textbox", "username"), ref(browser, "textbox", "password")
-    fork.step(ToolCall("type", {"ref": user, "text": "a"}))
-    mark = fork.mark()
-    fork.step(ToolCall("type", {"ref": word, "text": "b"}))
-    fork.goto(mark)
-    assert fork.replayed_steps == 1
-    assert [each.state for each in browser.elements if each.role == "textbox"] == ['value "a" focused', 'value ""']
 
 
 SLOWER = [

@@ -55,17 +55,12 @@ def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
     for code in (
         "",
         task.prompt,
-        "f = None",
         "def f(xs): return None",
         "def f(xs): return xs",
-        "def f(): return 0",
         "def f(xs): raise SystemExit(0)",
-        "def f(xs): import os; os._exit(0)",
         f"def f(xs): return {table}.get(repr(xs))",
         f"def f(xs): return {exercise.tests[0][1]!r}",
         always_equal,
-        "import os, sys\nos.write(int(sys.argv[1]), b'true')\nos._exit(0)",
-        "import os, sys\nos.write(int(sys.argv[1]), b'[]')\nos._exit(0)",
         "import os, sys\nos.write(int(sys.argv[1]), b'[' * 9999)\nos._exit(0)",
         "import sys\nprint([each for each in sys._getframe(1).f_locals['request']['calls']])\ndef f(xs): return 1",
     ):

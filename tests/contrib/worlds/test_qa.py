@@ -81,20 +81,6 @@ def test_no_cheap_answer_is_right(index: int) -> None:
         assert env.verify() == 0.0
 
 
-def test_splits_share_no_article() -> None:
-    for difficulty in (1, 3):
-        env = QaEnv(QaOptions(articles=300, difficulty=difficulty))
-        named = {
-            split: {hop.query for task in env.tasks(split, 40) for hop in env.key_of(task).hops} for split in SPLITS
-        }
-        assert not named["train"] & named["test"]
-        assert not named["train"] & named["validation"]
-        assert not named["validation"] & named["test"]
-    passages = Encyclopedia(300, 2).passages
-    assert len({passage.title for passage in passages}) == len(passages) == 298
-    assert Encyclopedia(300, 2).passages == passages != Encyclopedia(310, 2).passages
-
-
 def test_the_best_passage_comes_first_and_ties_in_order() -> None:
     index = Index(
         Passage(str(number), *each)

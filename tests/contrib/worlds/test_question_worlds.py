@@ -62,20 +62,3 @@ def test_a_player_solves_every_task_unless_it_slips(
 
     assert solved(0.0) == count
     assert least <= solved(noise) <= most
-
-
-@pytest.mark.parametrize("name", ["shop", "qa", "sql", PYTHON])
-def test_nothing_happens_after_the_end_and_a_seed_names_a_task(name: str) -> None:
-    env = made(name)
-    env.reset(seed=1)
-    assert env.task == env.tasks("train", 1, 1)[0]
-    player = env.demonstrator(0.0)
-    assert player is not None
-    results = [env.step(player.act(random.Random(0))[1])]
-    while not results[-1][2]:
-        results.append(env.step(player.act(random.Random(0))[1]))
-    assert [reward for _, reward, *_ in results] == [0.0] * (len(results) - 1) + [1.0]
-    place = env.snapshot()
-    why = "the episode is over"
-    assert env.step("search[x]") == (why, 0.0, True, False, {"tool_error": why})
-    assert (env.snapshot(), env.verify()) == (place, 1.0)

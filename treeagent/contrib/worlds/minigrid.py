@@ -60,7 +60,6 @@ class MiniGridEnv(GymnasiumEnv):
         )
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        """Return BabyAI's own bot; None for the levels of MiniGrid, which have no bot."""
         return BabyAIDemonstrator(self, noise) if self.options.level.startswith("BabyAI-") else None
 
 

@@ -85,7 +85,6 @@ def read_domain(text: str) -> Domain:
 
 
 def read_problem(domain: Domain, text: str) -> Problem:
-    """Parse a PDDL problem of a domain."""
     with _reading():
         _, sections = _sections(text, "problem")
         init = _literals(["and", *sections.get(":init", [])])
@@ -165,7 +164,6 @@ def _literals(formula: Sequence[Any], value: bool = True) -> tuple[Literal, ...]
 
 
 def _read_text(path: Path) -> str:
-    """Read a PDDL file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -173,7 +171,6 @@ def _read_text(path: Path) -> str:
 
 
 def _find_files(options: "PddlOptions") -> tuple[Path, Mapping[Split, Sequence[Path]]]:
-    """Return the file of the domain and the files of the problems by split."""
     if options.pddlgym is not None:
         return _of_pddlgym(options.pddlgym)
     if options.domain_file is None or options.problems is None:

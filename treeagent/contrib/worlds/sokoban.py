@@ -63,7 +63,6 @@ class Place(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether every box is on a target."""
         return self.boxes == self.room.targets
 
 
@@ -113,7 +112,6 @@ class SokobanEnv(VisitEnv[Place]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str] | None:
-        """Return all moves, including those against a wall; ``None`` if an action may have several moves."""
         if self.options.moves_per_action > 1:
             return None
         return [] if self.visit.done else list(_MOVES)
@@ -122,7 +120,6 @@ class SokobanEnv(VisitEnv[Place]):
         return self._drawn.tasks(split, count, start)
 
     def verify(self) -> float:
-        """Return 1 if every box is on a target, otherwise 0."""
         return float(self.visit.done)
 
     def state_key(self) -> str:
@@ -132,7 +129,6 @@ class SokobanEnv(VisitEnv[Place]):
         return SokobanDemonstrator(self, noise)
 
     def _read(self, action: str | ToolCall) -> list[str] | str:
-        """Parse an action into its moves, or return why it is not valid."""
         call = read_call(action if isinstance(action, ToolCall) else ToolCall("act", {"moves": action}), (_ACT,))
         if isinstance(call, str):
             return call
@@ -258,7 +254,6 @@ def _play_backwards(end: Place, rng: random.Random) -> list[Place]:
 
 
 def _reverse_moves(place: Place) -> Iterator[Place]:
-    """Yield the positions from which one move leads to this one."""
     room, player, boxes = place
     for move in _MOVES:
         back, ahead = _neighbour(player, move), _neighbour(player, move, -1)
@@ -269,7 +264,6 @@ def _reverse_moves(place: Place) -> Iterator[Place]:
 
 
 def _largest_part(floor: frozenset[Square]) -> frozenset[Square]:
-    """Return the largest connected set of squares."""
     left, largest = set(floor), frozenset[Square]()
     while left:
         part, edge = set[Square](), {min(left)}

@@ -166,7 +166,6 @@ class FileGoals:
 
 
 def load_webshop(options: "WebShopOptions") -> tuple[Catalogue, FileGoals]:
-    """Read the products and the goals in the files that ``options`` names."""
     about: Mapping[str, _AttributeEntry] = {}
     if options.webshop_attributes is not None:
         about = _read(options.webshop_attributes, TypeAdapter(dict[str, _AttributeEntry]))
@@ -234,7 +233,6 @@ def _options(entry: _ProductEntry) -> OptionGroups:
 
 
 def _value(text: str) -> str:
-    """Return an option value as WebShop writes it on a page."""
     return " ".join(text.replace("/", " | ").lower().split())
 
 

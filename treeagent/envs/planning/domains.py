@@ -17,7 +17,6 @@ PEGS = ("peg1", "peg2", "peg3")
 
 
 def read_domain(name: str) -> Domain:
-    """Read a built-in domain from ``domains.toml``."""
     table = tomllib.loads(resources.files(__package__).joinpath("domains.toml").read_text(encoding="utf-8"))[name]
     schemas = [
         Schema(action, about["variables"], _literals(about["when"]), _literals(about["effects"]))

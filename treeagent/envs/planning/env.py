@@ -135,14 +135,12 @@ class PlanningEnv(VisitEnv[Place]):
         return self.planner.problem
 
     def _problem(self, lines: tuple[str, ...]) -> Problem:
-        """Read a problem as ``Task.data`` holds it."""
         return problem_of(self._domain, lines)
 
     def _prompt(self, lines: tuple[str, ...]) -> str:
         return prompt_of(self._problem(lines), self._hidden)
 
     def _shown(self, before: State | None = None) -> str:
-        """What the agent reads after an action in the state ``before``, which is None at the start of a task."""
         state = self.visit.state
         if before is None or self.options.show == "state":
             text = sentences(state, self._hidden)
@@ -153,7 +151,6 @@ class PlanningEnv(VisitEnv[Place]):
         return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
 
     def _refusal(self, name: str) -> str:
-        """Return why an action is impossible."""
         verb, *objects = name.split() or [""]
         schema = next((each for each in self._domain.schemas if each.name == verb), None)
         if schema is None:

@@ -102,7 +102,6 @@ class Problem:
         return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
-        """Return the names of the actions that are possible in a state, sorted."""
         candidates = (step for fact in (None, *state) for step in self._by_fact.get(fact, ()))
         return sorted(step.name for step in candidates if step.when.holds(state))
 
@@ -194,12 +193,10 @@ def sentence(fact: Fact, value: bool = True) -> str:
 
 
 def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
-    """Return the sentences of the facts whose predicate is not hidden, in alphabetical order."""
     return ", ".join(sorted(sentence(fact) for fact in facts if fact[0] not in hidden))
 
 
 def prompt_of(problem: Problem, hidden: Collection[str]) -> str:
-    """Return the task's prompt: the goal, the facts that never change, and the actions."""
     known = sentences(problem.known, hidden)
     calls = (" ".join([each.name, *(name[1:] for name in each.variables)]) for each in problem.domain.schemas)
     lines = [f"Goal: {', '.join(sentence(*each) for each in problem.aim)}", f"Actions: {', '.join([*calls, 'finish'])}"]

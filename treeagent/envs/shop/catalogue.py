@@ -48,11 +48,9 @@ class Product:
 
     @property
     def text(self) -> str:
-        """The title and all details."""
         return " ".join((self.title, *self.details))
 
     def group_of(self, value: str) -> str | None:
-        """Return the option group that offers ``value``, or None."""
         return next((group for group, values in self.options if value in values), None)
 
 
@@ -101,7 +99,6 @@ class Catalogue:
 
     @cached_property
     def option_values(self) -> tuple[str, ...]:
-        """All option values that any product offers, sorted."""
         values = {v for product in self.products.values() for _, offered in product.options for v in offered}
         return tuple(sorted(values))
 
@@ -201,7 +198,6 @@ def _offer(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> list[str]:
-    """Return ``chosen`` with one element replaced by another one of the pool."""
     swapped = list(chosen)
     swapped[rng.randrange(len(swapped))] = rng.choice([attribute for attribute in pool if attribute not in chosen])
     return swapped

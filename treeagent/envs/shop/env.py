@@ -66,7 +66,6 @@ class Session:
     opened: tuple[str, ...] = ()
 
     def listed(self, options: ShopOptions) -> dict[str, str]:
-        """Return the ids on the current page of results, by label."""
         ids = self.results[self.number * options.page_size : (self.number + 1) * options.page_size]
         return {str(index) if options.labels == "number" else each: each for index, each in enumerate(ids, start=1)}
 
@@ -118,7 +117,6 @@ class ShopEnv(ToolEnv[Goal, Session]):
         ]
 
     def goals(self, split: Split, count: int, start: int) -> Sequence[tuple[Goal, str]]:
-        """The goals of tasks, each with its instruction."""
         return self._generated.take(split, count, start)
 
     def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
@@ -194,7 +192,6 @@ class ShopEnv(ToolEnv[Goal, Session]):
         raise CallRefused(f"no {target} on this page")
 
     def _shown(self, before: Session, session: Session) -> str:
-        """Return the observation in ``session``, given the session ``before`` the action."""
         match session.page:
             case "done":
                 return "order placed"
@@ -324,6 +321,5 @@ def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
 
 
 def _title_words(goal: Goal, product: Product) -> int:
-    """Return the number of words of the query that are in the title."""
     title = product.title.split()
     return sum(word in title for word in _query(goal).split())

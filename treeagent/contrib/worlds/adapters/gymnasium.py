@@ -121,14 +121,12 @@ class GymnasiumEnv(Env):
         return (ToolSpec("act", self._prompt, {**schema, "additionalProperties": False}),)
 
     def legal_actions(self) -> list[str]:
-        """Return the names of all actions, useful in this state or not; empty once the episode is over."""
         return [] if self._place().over else list(self._actions)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
-        """Return 1 if the episode has ended in success, otherwise 0."""
         at = self._place()
         return float(at.terminated and self._success(at.game, at.reward))
 

@@ -118,11 +118,9 @@ class McpEnv(Env):
         return held[start : start + count]
 
     def verify(self) -> float:
-        """Return the verdict of the argument ``verify`` on the answer; 0 before there is an answer."""
         return 0.0 if self._answer is None else self._judge(self._current_task(), self._answer)
 
     def close(self) -> None:
-        """End the server."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -220,7 +218,6 @@ class _Server:
         return self._portal.call(self._client.session.send_request, request, CallToolResult, seconds)
 
     def close(self) -> None:
-        """End the session, which ends the server."""
         with contextlib.suppress(Exception):  # a server that has failed may raise again
             self._running.close()
 

@@ -49,7 +49,6 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``. Loads the game if it is not in memory."""
         self._at = task_to_play(self, seed, options), ()
         return self._shown(f"{self._game.objective}\n{self._game.opening}"), {"generated": self._folder is None}
 
@@ -71,7 +70,6 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        """Return the admissible commands, sorted. The game understands no others."""
         return self._game.commands(self.visit)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -83,14 +81,12 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return known[start : start + count]
 
     def verify(self) -> float:
-        """Return 1 if the task is done, otherwise 0."""
         return float(self._game.at(self.visit).won)
 
     def state_key(self) -> str:
         return f"{self.task.id} {self._game.key(self.visit)}"
 
     def demonstrator(self, noise: float) -> AlfworldDemonstrator | None:
-        """Return a player of generated games; None for official games, which state their goal only as text."""
         if self._folder is not None:
             return None
         return AlfworldDemonstrator(lambda: (spec_of(self.task), self._game, self.visit), noise)

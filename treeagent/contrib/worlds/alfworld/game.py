@@ -79,12 +79,10 @@ class Game:
         return self._render(action.feedback_rule, action.mapping, self.at(extended).facts), extended
 
     def commands(self, history: tuple[str, ...]) -> list[str]:
-        """Return the admissible commands, sorted; empty if the task is done."""
         place = self.at(history)
         return [] if place.won else sorted(place.moves)
 
     def key(self, history: tuple[str, ...]) -> str:
-        """Return a hash of the facts that hold after the commands ``history``."""
         changed = {fact for facts in self.at(history).facts.values() for fact in facts}
         changed ^= {fact for facts in self._start.values() for fact in facts}
         return blake2b("\n".join(sorted(map(str, changed))).encode(), digest_size=16).hexdigest()
@@ -100,7 +98,6 @@ class Game:
         return sorted((name, where) for name, where in pairs)
 
     def at(self, history: tuple[str, ...]) -> Place:
-        """Return the state that the commands ``history`` lead to."""
         if Game._loaded is not self:
             # Another game was loaded since, so the state numbers of this game are no longer valid.
             _planner().load_sas(self._state.sas.encode())
@@ -129,7 +126,6 @@ class Game:
         return replace(following, inspected=(*place.inspected, receptacle))
 
     def _current_place(self, facts: Facts, inspected: tuple[str, ...]) -> Place:
-        """Return the current state of Fast Downward as a ``Place``."""
         moves: dict[str, Any] = {}
         for action in self._state.all_applicable_actions():
             if action.id not in self._moves:

@@ -91,14 +91,12 @@ def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
 
 
 def generated_task(options: AlfworldOptions, split: Split, index: int) -> Task:
-    """Return game ``index`` of a split as a task."""
     spec = draw_spec(options, split, index)
     name = f"alfworld-generated-{split}-{spec.kind}-{spec.alike}-{index}"
     return Task(name, f"Your task is to: {objective(spec)}.", split, index, _GAME_SPEC.dump_python(spec, mode="json"))
 
 
 def objective(spec: GameSpec) -> str:
-    """Return the game's objective as text, from one of ALFWorld's templates."""
     template = random.Random(f"words {spec}").choice(_alfworld("goal_library").gdict[spec.kind]["templates"])
     target, goal = spec.target.lower(), spec.goal.lower()
     return str(template.format(obj=target, recep=goal, toggle=goal))
@@ -191,13 +189,11 @@ def _choices(plan: int, kind: Kind) -> list[tuple[str, str]]:
 
 
 def _holds(receptacle: str) -> set[str]:
-    """Return the types of objects that a type of receptacle can hold."""
     held: set[str] = _alfworld("constants").VAL_RECEPTACLE_OBJECTS.get(receptacle, set())
     return held
 
 
 def _objects(plan: int) -> list[str]:
-    """Return the types of the objects in a floor plan that can be carried or switched on."""
     tables = _alfworld("constants")
     known = set[str]().union(*tables.VAL_RECEPTACLE_OBJECTS.values()) | tables.VAL_ACTION_OBJECTS["Toggleable"]
     return sorted(kind for kind in _layout(plan, "objects") if kind in known)
@@ -254,5 +250,4 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """Return the spec of the generated game in ``task.data``."""
     return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")

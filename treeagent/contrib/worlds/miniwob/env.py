@@ -123,14 +123,12 @@ class MiniWoBEnv(Env):
         return seeded_tasks(f"miniwob-{self.options.page}", _PROMPT, split, count, start)
 
     def verify(self) -> float:
-        """Return 1 if the page has given its full reward, otherwise 0."""
         return float(self._ended and self._reward >= 1.0)
 
     def demonstrator(self, noise: float) -> "MiniWoBDemonstrator":
         return MiniWoBDemonstrator(self, noise)
 
     def close(self) -> None:
-        """End the browser."""
         driver, self._driver = self._driver, None
         if driver is not None:
             try:
@@ -172,7 +170,6 @@ class MiniWoBEnv(Env):
         return "\n".join(lines)
 
     def _act(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Execute a call. Returns why it is impossible, or an empty text."""
         ref = str(arguments["ref"]).strip()
         point = self._driver.execute_script(_script("point"), int(ref)) if ref.isdecimal() else None
         if point is None:
@@ -246,7 +243,6 @@ def pages() -> Mapping[str, str]:
 
 
 def _browser_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a call raises if the browser or its driver has ended."""
     from selenium.common.exceptions import WebDriverException
     from urllib3.exceptions import HTTPError
 
@@ -254,7 +250,6 @@ def _browser_errors() -> tuple[type[Exception], ...]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the error's type and message, without the browser's stack trace."""
     return f"{type(error).__name__}: {getattr(error, 'msg', error)}"
 
 

@@ -81,7 +81,6 @@ class Exercise:
 
 
 def draw_task(split: Split, index: int, difficulty: int) -> Task:
-    """Return exercise ``index`` of a split. No exercise is in two splits."""
     conditions, changes = _STAGES[difficulty]
     total = len(conditions) * len(changes) * len(_FOLDS)
     number = 3 * index + SPLITS.index(split)

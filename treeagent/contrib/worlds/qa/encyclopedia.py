@@ -89,7 +89,6 @@ class Encyclopedia:
         self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return questions ``start`` to ``start + count`` of a split."""
         if split not in self._chains:
             part = self._parts[split]
             chains = [chain for entity in part.values() for chain in _chains(part, entity, self._hops)]
@@ -128,7 +127,6 @@ def _draw_names(kind: Kind, count: int, rng: random.Random) -> list[str]:
 
 
 def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[str, Entity]:
-    """Return entities by name, with facts drawn among ``names``."""
     objects: dict[str, Sequence[str]] = {"river": _RIVERS}
     objects.update(names.items())
     return {

@@ -83,7 +83,6 @@ class OwnFiles:
                 self._tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return questions ``start`` to ``start + count`` of a split."""
         known = self._tasks[split]
         if start + count > len(known):
             raise UserError(

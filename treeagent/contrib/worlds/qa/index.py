@@ -57,5 +57,4 @@ class Index:
         return [Passage(*row) for row in rows]
 
     def close(self) -> None:
-        """Free the index."""
         self._connection.close()

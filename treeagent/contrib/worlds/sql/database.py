@@ -169,7 +169,6 @@ class Database:
         self._connection.set_progress_handler(self._count_instructions, _STRIDE)
 
     def query(self, sql: str) -> tuple[list[str], Rows]:
-        """Run a query and return (column names, rows)."""
         if _expansion(sql) > _MAX_EXPANSION:
             raise CallRefused("error: the query nests too many subqueries")
         self._instructions = characters = 0

@@ -61,7 +61,6 @@ class TextWorldEnv(VisitEnv[Position]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``. Its game is compiled at first use."""
         task = task_to_play(self, seed, options)
         spec = spec_of(task)
         story = self._loaded(spec)
@@ -84,7 +83,6 @@ class TextWorldEnv(VisitEnv[Position]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        """Return TextWorld's admissible commands, sorted. The game understands other wordings, too."""
         position = self.visit
         return [] if position.outcome else list(self.story.tracked(position).commands)
 
@@ -92,7 +90,6 @@ class TextWorldEnv(VisitEnv[Position]):
         return [task_of(self.options, split, index) for index in range(start, start + count)]
 
     def verify(self) -> float:
-        """Return 1 if the game is won, 0 if it is lost or not over."""
         return float(self.visit.outcome == "won")
 
     def state_key(self) -> str:

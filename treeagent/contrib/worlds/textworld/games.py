@@ -67,7 +67,6 @@ class GameSpec:
 
     @property
     def name(self) -> str:
-        """A file name that identifies the game."""
         about = asdict(self)
         seed, kind, prose = about.pop("seed"), about.pop("kind"), about.pop("prose")
         words = (key if value is True else f"{key}{value}" for key, value in about.items() if value)
@@ -105,7 +104,6 @@ _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
 
 
 def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
-    """Return game ``index`` of a split as a task. Splits share no seed."""
     level = LEVELS[options.kind][options.difficulty - 1]
     seed = len(SPLITS) * index + SPLITS.index(split)
     spec = replace(level, seed=seed, guided=options.guided, prose=options.prose)
@@ -114,7 +112,6 @@ def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """Return the specification of the game in ``task.data``."""
     return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
 

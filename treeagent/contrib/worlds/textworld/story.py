@@ -63,7 +63,6 @@ class Tracked:
 
     @cached_property
     def commands(self) -> tuple[str, ...]:
-        """Admissible commands, sorted."""
         return tuple(sorted(set(self.inform7.gen_commands_from_actions(self.progress.valid_actions))))
 
     @cached_property
@@ -74,7 +73,6 @@ class Tracked:
 
     @cached_property
     def facts(self) -> bytes:
-        """Hash of the true facts and of the finished quests."""
         true = sorted(map(str, self.progress.state.facts))
         done = [str(quest.done) for quest in self.progress.quest_progressions]
         return blake2b("\n".join((*true, *done)).encode(), digest_size=16).digest()
@@ -125,7 +123,6 @@ class Story:
         return reply
 
     def tracked(self, position: Position) -> Tracked:
-        """Return TextWorld's model of a position of this game."""
         tracked = self._track(position.actions)
         assert tracked is not None, "the position is another game's"
         return tracked
@@ -177,7 +174,6 @@ class Story:
         return ""
 
     def _current_position(self, actions: tuple[str, ...] = (), outcome: Outcome = "") -> Position:
-        """Return the interpreter's current state as a position."""
         ram, stack, *registers = self._interpreter.get_state()
         memory = np.concatenate((ram, stack)) ^ self._origin
         return Position(zlib.compress(memory.tobytes(), 1), tuple(registers), actions, outcome)
