@@ -16,9 +16,7 @@ from faulty_envs import STAIRS, TELLING, runs, stairs_task
 
 from treeagent.envs.worker import WorkerEnv
 from treeagent.pipeline.metrics import Emit
-from treeagent.pipeline.processes import Processes
 from treeagent.store import digest, read_as
-from treeagent.types import WorkerLost
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
@@ -109,8 +107,6 @@ def end(started: Started, send: Send, number: int) -> None:
     [
         pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(os.kill, signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.slow),
-        pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(os.killpg, signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
@@ -131,7 +127,6 @@ def test_an_ended_collection_leaves_no_process_and_resumes_to_the_same_trees(
     ("before", "sent", "code"),
     [
         ("", "SIGTERM", 143),
-        ("", "SIGHUP", 129),
         ("", "SIGINT", 130),
         ("", "SIGTERM, SIGTERM, SIGHUP", 129),  # as service managers send them; the lower number comes first
         ("SIGHUP", "SIGHUP", 0),  # as under nohup
@@ -192,16 +187,6 @@ def test_workers_that_hang_die_with_a_killed_parent(tmp_path: Path) -> None:
     started.process.kill()
     assert not started.left()
     started.process.communicate()
-
-
-def end_itself(job: int, emit: Emit) -> None:
-    os.kill(os.getpid(), job)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_worker_that_alone_got_the_signal_is_lost(number: int) -> None:
-    with pytest.raises(WorkerLost, match=f"ended with exit code {-number} "):
-        list(Processes(1).run(end_itself, [number], lambda event: None))
 
 
 SECRET = ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "CLIENT_SECRET", "PGPASSWORD")

@@ -12,12 +12,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import cast
 
 import orjson
 import pytest
 from command import Ended, treeagent
-from rich.text import Text
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
@@ -63,24 +61,12 @@ def hostile_tree() -> Tree:
     return Tree(task, 0, root, Budget(simulations=3), error=attack("error"))
 
 
-def hostile_episodes() -> list[Tree]:
-    """The steps of the hostile tree as one episode each. The environment refuses its calls."""
-    episodes = [hostile_tree() for _ in range(3)]
-    for place, episode in enumerate(episodes):
-        episode.root.edges = [episode.root.edges[place]]
-        for node in episode.nodes():
-            node.invalid = node is not episode.root
-    return episodes
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "run"
     row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
     with Run.create(path, RunConfig(), resume=False) as made:
         write_shard(made.trees, "collect", 0, [to_record(hostile_tree())])
-        made.episodes.mkdir()
-        write_shard(made.episodes, "evaluate-base-greedy", 0, [to_record(each) for each in hostile_episodes()])
         made.finish(attack("stage"), {"alarms": [attack("alarm")]})
         write_atomic(made.results, orjson.dumps([row]))
     return path
@@ -102,12 +88,6 @@ def test_a_tree_is_shown(run: Path) -> None:
     fields = ("task", "prompt", "call", "tool", "argument", "malformed", "thought", "observation", "error")
     assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
     assert r"value\u001b[2J" in shown  # escaped by JSON
-
-
-def test_episodes_are_shown(run: Path) -> None:
-    shown = printed("show", run, "--episodes", "failed").stdout
-    fields = ("task", "prompt", "call", "tool", "argument", "text", "thought", "observation", "error", "malformed")
-    assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
 
 
 @pytest.mark.parametrize(
@@ -169,14 +149,6 @@ def test_what_others_print_above_bars_is_visible() -> None:
         assert rf"{field}\x1b[2J" in shown
     for order in ("\x1b[2J\x1b]", "\x1b]", "\x07", "\x9b", "\x08", "\u202e", "\u200b", "\u3164"):
         assert order not in shown
-
-
-def test_a_terminal_prints_no_link_of_a_text() -> None:
-    stream = cast(io.StringIO, Terminal(file=io.StringIO(), force_terminal=True).file)
-    terminal = Terminal(file=stream, force_terminal=True)
-    terminal.print(Text(ATTACK), "[link=https://evil.example]here[/link] :skull:")
-    assert "[link=https://evil.example]here[/link] :skull:" in stream.getvalue()
-    assert orders(stream.getvalue()) == []
 
 
 def test_the_page_shows_every_word() -> None:

@@ -90,9 +90,8 @@ class Fidelity:
     def to_json(self) -> dict[str, Any]:
         """The overall figures at the top level, the others as nested tables."""
         record = asdict(self)
-        return (
-            record.pop("overall") | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
-        )
+        overall: dict[str, Any] = record.pop("overall")
+        return overall | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
 
 
 def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
