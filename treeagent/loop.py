@@ -10,12 +10,12 @@
 
 A run consists of stages. Each stage is a function of the settings, the run's seed and the files on disk, and records in
 the run's folder that it is done. A run that was killed therefore continues where it stopped, and ends with the same
-result. Every function takes the run's folder ``out``, whether a run that is there already is continued (``resume``),
-and where to show the progress, by default nowhere.
+result.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from treeagent import config as settings
 from treeagent.config import Method, RunConfig
@@ -40,22 +40,29 @@ from treeagent.pipeline.warm_start import warm_start
 from treeagent.store import shard_names
 
 
+class How(TypedDict, total=False):
+    """What every program takes besides its settings and the run's folder ``out``."""
+
+    resume: bool
+    """Whether a run that is there already is continued; by default true."""
+    progress: Progress | None
+    """Where to show the progress; by default nowhere."""
+
+
 def load_config(recipe: str | Path | None = None, overrides: Sequence[str] = (), seed: int | None = None) -> RunConfig:
     """The settings of a recipe, such as "quickstart", or of a TOML file, or the defaults, changed by overrides such as
     "collect.tasks=32"."""
     return settings.load_config(None if recipe is None else find_recipe(str(recipe)), overrides, seed=seed)
 
 
-def quickstart(
-    config: RunConfig, out: str | Path, *, resume: bool = True, progress: Progress | None = None
-) -> list[Row]:
+def quickstart(config: RunConfig, out: str | Path, **how: Unpack[How]) -> list[Row]:
     """Imitate demonstrations, search training tasks, update once with each method, and compare all policies.
 
     Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search
     adds, and the updated policies in the first mode, which shows what learning adds.
     """
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
-    with opened(config, out, uses, methods=config.update.methods, resume=resume, progress=progress) as (run, shown):
+    with opened(config, out, uses, methods=config.update.methods, **how) as (run, shown):
         config, modes = run.config, config.evaluate.modes
         warm = warm_start(config, run, shown)
         collecting.collect(config, run, shown, warm)
@@ -67,14 +74,7 @@ def quickstart(
         return rows
 
 
-def train(
-    config: RunConfig,
-    out: str | Path,
-    checkpoint: str | Path | None = None,
-    *,
-    resume: bool = True,
-    progress: Progress | None = None,
-) -> list[Row]:
+def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = None, **how: Unpack[How]) -> list[Row]:
     """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
     A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). Starts
@@ -82,9 +82,10 @@ def train(
     """
     given, methods = None if checkpoint is None else Path(checkpoint), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
-    if given is None and not (resume and (Path(out) / "config.toml").is_file()):  # a resumed run records its start
+    begun = how.get("resume", True) and (Path(out) / "config.toml").is_file()  # such a run has recorded its start
+    if given is None and not begun:
         uses.insert(0, "warm_start")
-    with opened(config, out, uses, methods=methods, checkpoint=given, resume=resume, progress=progress) as (run, shown):
+    with opened(config, out, uses, methods=methods, checkpoint=given, **how) as (run, shown):
         config = run.config
         start = policy = begin(config, run, shown, given)
         history = RoundHistory(start)
@@ -111,17 +112,10 @@ def compare(config: RunConfig, run: Run, progress: Progress, history: RoundHisto
     return rows
 
 
-def collect(
-    config: RunConfig,
-    out: str | Path,
-    checkpoint: str | Path,
-    *,
-    resume: bool = True,
-    progress: Progress | None = None,
-) -> Path:
+def collect(config: RunConfig, out: str | Path, checkpoint: str | Path, **how: Unpack[How]) -> Path:
     """Search ``collect.tasks`` training tasks with a policy, one tree each. Returns the folder of the trees."""
     start = Path(checkpoint)
-    with opened(config, out, ["collect"], checkpoint=start, resume=resume, progress=progress) as (run, shown):
+    with opened(config, out, ["collect"], checkpoint=start, **how) as (run, shown):
         collecting.collect(run.config, run, shown, start)
         return run.trees
 
@@ -131,35 +125,23 @@ def update(
     out: str | Path,
     checkpoint: str | Path,
     method: Method,
-    *,
     trees: str | Path | None = None,
-    resume: bool = True,
-    progress: Progress | None = None,
+    **how: Unpack[How],
 ) -> Path:
     """Update a policy by one method, from the trees of the run ``trees``, by default of ``out``. Returns the folder of
     the new checkpoint."""
-    start, source, uses = Path(checkpoint), Path(out if trees is None else trees), list[Use](["update"])
+    start, source = Path(checkpoint), Path(out if trees is None else trees)
     if not any(name.startswith(COLLECTED) for name in shard_names(source / "trees")):
         raise RunError(f"{source} holds no trees: make some with treeagent collect CHECKPOINT --out {source}")
     lender = None if trees is None else Run.open(source)
     if lender is not None:
         require_whole_vocabulary(lender.config, [method])
-    with opened(config, out, uses, methods=[method], checkpoint=start, resume=resume, progress=progress) as (
-        run,
-        shown,
-    ):
+    with opened(config, out, ["update"], methods=[method], checkpoint=start, **how) as (run, shown):
         return updating.update(run.config, run, shown, start, [method], lender)[0]
 
 
-def evaluate(
-    config: RunConfig,
-    out: str | Path,
-    checkpoint: str | Path,
-    *,
-    resume: bool = True,
-    progress: Progress | None = None,
-) -> list[Row]:
+def evaluate(config: RunConfig, out: str | Path, checkpoint: str | Path, **how: Unpack[How]) -> list[Row]:
     """Play the held-out tasks in every mode of ``evaluate.modes``. Returns one row a mode, as in RUN/results.json."""
     policy = Path(checkpoint)
-    with opened(config, out, ["evaluate"], checkpoint=policy, resume=resume, progress=progress) as (run, shown):
+    with opened(config, out, ["evaluate"], checkpoint=policy, **how) as (run, shown):
         return evaluating.evaluate(run.config, run, shown, [(policy, mode) for mode in run.config.evaluate.modes])

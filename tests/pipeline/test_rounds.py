@@ -11,11 +11,9 @@ from treeagent.config import RunConfig, load_config
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import (
-    RoundHistory,
     _spreads,
     begin,
     choose_tasks,
-    finish_round,
     names_to_learn_from,
 )
 from treeagent.pipeline.trees import stored_trees
@@ -52,29 +50,6 @@ def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) 
         with pytest.raises(UserError, match="leave the checkpoint out"):
             begin(config, begun, QuietProgress(), tmp_path / "other")
         assert begun.recorded_checkpoint("start") is None
-
-
-@pytest.mark.parametrize(
-    ("explained", "warned"),
-    [
-        ([0.0, 0.0, 0.2], [False, True, False]),
-        ([0.0, 0.2, 0.0], [False, False, False]),
-        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing and keeps the first round's policy
-    ],
-)
-def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
-    tmp_path: Path, explained: list[float | None], warned: list[bool]
-) -> None:
-    config, history = load_config(CONFIG), RoundHistory(tmp_path)
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        policy = begun.checkpoints / "warm"
-        for number, found in enumerate(explained, 1):
-            if found is not None:
-                policy = begun.checkpoints / f"round-{number}-grpo"
-                begun.finish(policy.name, {"value": {"explained_variance": found}})
-            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
-            raised = begun.facts(f"alarms-{number}")["alarms"]
-            assert any("value head" in sentence for sentence in raised) == warned[number - 1]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +136,6 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
         (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
         (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
     ],

@@ -160,11 +160,6 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
     policy, split = kept.policy, config.search.granularity == "split"
     if isinstance(policy, LLMPolicy):
         return Actors(SplitPolicy(policy) if split else policy, in_steps(policy.greedy(), config), kept.value), policy
-    if split:
-        raise UserError(
-            f"search.granularity 'split' wants token ids, which policy.generator {config.policy.generator!r} does "
-            "not give: leave it out"
-        )
     return Actors(policy, policy.greedy(), kept.value), policy
 
 

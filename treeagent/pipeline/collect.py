@@ -8,15 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from treeagent.config import RunConfig
-from treeagent.pipeline.build import (
-    env_dynamics,
-    environment,
-    instances,
-    leaf_value,
-    load_actors,
-    tasks_at,
-    with_split_steps,
-)
+from treeagent.pipeline import build
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
 from treeagent.pipeline.imagination import Imagination, world_model
 from treeagent.pipeline.imagined_replay import verify_all
@@ -144,10 +136,10 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
     such trees are stored, their best paths are replayed in the environment (``verify_all``).
     """
     config = job.config
-    env = environment(config)
-    actors, policy = load_actors(job.checkpoint, config)
-    real = env_dynamics(instances(config), config, job.name)
-    tasks = tasks_at(env, "train", job.tasks)
+    env = build.environment(config)
+    actors, policy = build.load_actors(job.checkpoint, config)
+    real = build.env_dynamics(build.instances(config), config, job.name)
+    tasks = build.tasks_at(env, "train", job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, real), time.monotonic()
     reward = None
@@ -155,7 +147,9 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
         reward = make_reward(Place(config, env, (job.trees or Path("trees")).parent, job.name))
 
     def rewarded(played: Dynamics) -> Dynamics:
-        return with_split_steps(played if reward is None else RewardedDynamics(played, reward), config, policy.grammar)
+        return build.with_split_steps(
+            played if reward is None else RewardedDynamics(played, reward), config, policy.grammar
+        )
 
     def on_batch(trees: Sequence[Tree]) -> None:
         nonlocal last_report
@@ -167,7 +161,7 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
         dynamics = rewarded(real if model is None else Imagination(real, model))
         # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
         settings = config.search if model is None else replace(config.search, step_seconds=None)
-        value = leaf_value(actors.value, policy, dynamics, replace(config, search=settings))
+        value = build.leaf_value(actors.value, policy, dynamics, replace(config, search=settings))
         search = make_search(actors.sampling, dynamics, settings, value)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:

@@ -12,15 +12,7 @@ import orjson
 
 from treeagent.agent.checkpoint import has_head
 from treeagent.config import Mode, RunConfig
-from treeagent.pipeline.build import (
-    env_dynamics,
-    environment,
-    instances,
-    leaf_value,
-    load_actors,
-    tasks_at,
-    with_split_steps,
-)
+from treeagent.pipeline import build
 from treeagent.pipeline.collect import BatchJob, batches
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import with_planning_world, world_model
@@ -128,24 +120,22 @@ def play_jobs(
 def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started, config = time.perf_counter(), job.config
-    env = environment(config)
-    actors, policy = load_actors(job.checkpoint, config)
-    played_on = instances(config)
-    verified, hidden = (
-        with_split_steps(env_dynamics(played_on, config, "evaluate", reveal_reward=seen), config, policy.grammar)
-        for seen in (True, False)
-    )
+    env = build.environment(config)
+    actors, policy = build.load_actors(job.checkpoint, config)
+    real = build.env_dynamics(build.instances(config), config, "evaluate")
+    hidden = build.env_dynamics(build.instances(config), config, "evaluate", reveal_reward=False)
+    verified = build.with_split_steps(real, config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
-        blind = hidden if model is None else with_split_steps(model, config, policy.grammar)
+        blind = build.with_split_steps(model or hidden, config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head or a world model to value their ends.
         if actors.value is not None or imagines:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
-            value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
+            value = build.leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
         played = [
             asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config))
-            for group in playable_together(env, config.environment.parallel, tasks_at(env, job.split, job.tasks))
+            for group in playable_together(env, config.environment.parallel, build.tasks_at(env, job.split, job.tasks))
         ]
     policy.forget()
     outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))

@@ -29,17 +29,8 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import check_value_rows, fit_value
+from treeagent.pipeline import build
 from treeagent.pipeline.alarms import first_cause, value_alarms
-from treeagent.pipeline.build import (
-    env_dynamics,
-    environment,
-    in_steps,
-    instances,
-    make_chat,
-    make_policy,
-    value_head,
-    with_split_steps,
-)
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Emit, Event, logged, training_hooks
 from treeagent.pipeline.opening import training_threads
@@ -59,7 +50,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
     if run.is_done("base"):
         return out
     checkpoint = load_checkpoint(warm, device_map=config.policy.device_map)
-    head = value_head(checkpoint, config)
+    head = build.value_head(checkpoint, config)
     with logged(run.log, progress) as on_event:
         fitted = fit_value(
             checkpoint.model,
@@ -159,11 +150,11 @@ def train_policy(
     stage records. If outcomes of fewer than two tasks are known, as in transcripts without rewards, the head stays."""
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
-    head, tokenizer = value_head(loaded, config), loaded.tokenizer
+    head, tokenizer = build.value_head(loaded, config), loaded.tokenizer
     model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=model)
     rows, trees = list(policy_training_rows(job, checkpoint)), read_trees(job.trees, job.names)
-    known = sample_value_rows(trees, config, head.reward_range, make_chat(checkpoint, config))
+    known = sample_value_rows(trees, config, head.reward_range, build.make_chat(checkpoint, config))
     values = known if len({row.task_id for row in known}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
@@ -202,13 +193,15 @@ def train_policy(
 def greedy_success(checkpoint: Checkpoint, config: RunConfig, limits: Counter[str]) -> Callable[[], float]:
     """A function that plays the validation tasks greedily by the model's current weights: the share solved. ``limits``
     then counts the limits that cut off the others."""
-    env, seconds = environment(config), config.search.step_seconds
+    env, seconds = build.environment(config), config.search.step_seconds
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
-    dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
+    dynamics = build.with_split_steps(build.env_dynamics(build.instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
-        player = in_steps(make_policy(checkpoint, config).greedy(), config)  # a new one, since the weights have changed
+        player = build.in_steps(
+            build.make_policy(checkpoint, config).greedy(), config
+        )  # a new one, since the weights have changed
         solved = 0
         limits.clear()
         for group in playable_together(env, config.environment.parallel, tasks):
