@@ -101,7 +101,6 @@ def test_every_reason_of_a_failure_is_named(run: Run) -> None:
     [
         ("failed", ["half", "confused", "lost", "unread"], ["good"]),
         ("solved", ["good"], ["half", "confused", "lost", "unread"]),
-        ("all", ["good", "half", "confused", "lost", "unread"], []),
     ],
 )
 def test_the_episodes_asked_for_are_shown(run: Run, kind: Kind, there: list[str], absent: list[str]) -> None:

@@ -31,11 +31,9 @@ def test_a_recipe_is_found_by_name_and_a_file_by_path(tmp_path: Path, monkeypatc
     assert find_recipe("models/fsdp", ".yaml").name == "fsdp.yaml"
 
 
-@pytest.mark.parametrize(("wrong", "near"), [("ppo", "baselines/ppo"), ("quikstart", "quickstart")])
-def test_a_wrong_name_lists_near_ones(wrong: str, near: str) -> None:
-    with pytest.raises(UserError) as refused:
-        find_recipe(wrong)
-    assert repr(wrong) in str(refused.value) and near in str(refused.value)
+def test_a_wrong_name_lists_near_ones() -> None:
+    with pytest.raises(UserError, match="'ppo'.*baselines/ppo"):
+        find_recipe("ppo")
 
 
 @pytest.mark.slow

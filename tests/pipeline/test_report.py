@@ -10,7 +10,6 @@ from command import treeagent
 from report_sample import HOSTILE, ROWS, TASK, long_tree, sample_tree
 
 from treeagent.config import RunConfig, dump_config
-from treeagent.pipeline.folder import Run
 from treeagent.pipeline.report.page import Content, render
 
 
@@ -87,11 +86,3 @@ def test_the_report_of_a_run_is_written_anew(finished_run: Path, tmp_path: Path)
     (run / "report.html").unlink()
     assert treeagent("report", run).returncode == 0
     assert (run / "report.html").read_text() == first
-
-
-def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    Run.create(empty, RunConfig(), resume=False).close()
-    for folder in (tmp_path / "none", empty):
-        done = treeagent("report", folder)
-        assert done.returncode == 2 and folder.name in done.stderr, done.stderr

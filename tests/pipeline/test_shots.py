@@ -2,16 +2,13 @@
 reason."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toy_doors import Doors
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config, reaching_out
-from treeagent.envs.base import Demonstrator
 from treeagent.envs.calls import as_call
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -19,10 +16,10 @@ from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.build import conversation, environment, load_actors, make_chat, shots
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.rows import TrainJob, refuse_foreign
-from treeagent.pipeline.shots import Shot, played_shots, read_shots
+from treeagent.pipeline.shots import Shot, read_shots
 from treeagent.search.record import from_record
 from treeagent.store import read_as
-from treeagent.types import Message, Split, Task, UserError
+from treeagent.types import Message, UserError
 
 SHOP = [
     "environment.options={products=200,difficulty=1}",
@@ -70,33 +67,6 @@ def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: str) -> N
         action = grammar.read(message.content)
         assert (action.error, action.thought) == ("", thought)
         assert action.call == (said if format == "react" else as_call(said, tools))
-
-
-class Blind(Doors):
-    """Its demonstrator takes the left door in all tasks except the third."""
-
-    def demonstrator(self, noise: float) -> Demonstrator:  # type: ignore[override]
-        return Blinking(self)
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return super().tasks(split, max(min(count, 4 - start), 0), start)
-
-
-class Blinking:
-    def __init__(self, env: Doors) -> None:
-        self.env, self.turns = env, 0
-
-    def act(self, rng: object) -> tuple[str, str]:
-        self.turns += 1
-        return "", "r" if 5 <= self.turns <= 6 else "l"
-
-
-def test_failed_demonstrations_are_passed_over() -> None:
-    env = Blind()
-    [shot] = played_shots(env, env.tasks("train", 4), 1, max_steps=4, format="react", seed=0)
-    assert shot.turns == (("", "r"), ("", "r")) and "train prize 2" in shot.prompts[0]
-    with pytest.raises(UserError, match=r"policy.shots is 2, but .* solves only 1 of 4 training tasks within 4 steps"):
-        played_shots(env, env.tasks("train", 4), 2, max_steps=4, format="react", seed=0)
 
 
 def lines(path: Path, *talks: object) -> Path:

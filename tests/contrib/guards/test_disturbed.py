@@ -59,16 +59,6 @@ def test_tools_are_renamed_permuted_and_joined_by_needless_ones() -> None:
     assert {tool.name for tool in disturbed(shop(), "needless tools").tools()} > set(names)
 
 
-def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
-    env = disturbed(shop(), "renamed tools")
-    begun(env)
-    assert "tool_error" in env.step(ToolCall("search", {"query": "lamp"}))[4]
-    begun(env)
-    found = env.step(ToolCall("search_v2", {"query": "lamp"}))
-    begun(plain := shop())
-    assert found == plain.step(ToolCall("search", {"query": "lamp"}))
-
-
 def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
     env = disturbed(Stairs(), "failing tools")
     assert env.stochastic

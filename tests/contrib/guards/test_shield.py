@@ -1,16 +1,15 @@
 """Calls that are blocked before the environment."""
 
-import asyncio
 from functools import lru_cache
 
 import pytest
 from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
-from treeagent.envs import Env, EnvDynamics, Forkable, wrap
+from treeagent.envs import Env, Forkable, wrap
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
-from treeagent.types import Action, State, ToolCall, Transition, UserError
+from treeagent.types import ToolCall, UserError
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
 
@@ -100,26 +99,6 @@ def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     assert fork.env.state_key() == key == "0.25 stairs-1 0"
     assert [fork.step("up")[0] for _ in range(3)] == ["stair 1", "stair 2", "stair 3"]
     assert fork.env.verify() == 0.75
-
-
-def step(dynamics: EnvDynamics, state: State, call: str) -> Transition:
-    return asyncio.run(dynamics.step(state, Action(call, call)))
-
-
-def test_training_and_evaluation_read_the_same_but_for_rewards() -> None:
-    seen = list[list[Transition]]()
-    for reveal in (True, False):
-        dynamics = EnvDynamics(ShieldedEnv(Stairs(), NO_DOWN), max_steps=9, reveal_reward=reveal)
-        state, transitions = asyncio.run(dynamics.reset(stairs_task(1))), list[Transition]()
-        for call in ("down", "up", "up", "up"):
-            transitions.append(step(dynamics, state, call))
-            state = transitions[-1].state
-        seen.append(transitions)
-    training, evaluation = seen
-    assert [each.state.messages for each in training] == [each.state.messages for each in evaluation]
-    assert [each.invalid for each in training] == [each.invalid for each in evaluation] == [True, False, False, False]
-    assert [each.reward for each in training] == [0.0, 0.0, 0.0, 0.75]
-    assert {each.reward for each in evaluation} == {None}
 
 
 @pytest.mark.parametrize(

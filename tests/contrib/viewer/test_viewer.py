@@ -60,21 +60,6 @@ def test_a_packed_tree_has_every_step_with_its_figures_and_flags() -> None:
     assert str(TASK.data["answer"]) not in json.dumps(packed.rows) + json.dumps(summary)
 
 
-def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
-    tree = sample_tree()
-    for node in tree.nodes():
-        for edge in node.edges:
-            edge.reward = None
-    played = sample_tree()
-    played.root.edges = played.root.edges[1:]  # the episode took the other action and earned nothing
-    packed = pack(tree, RunConfig(), "plan", played)
-    search, *_, imagined = packed.rows["steps"]
-    assert "chosen" in named(imagined) and "chosen" not in named(search)
-    assert packed.summary["solved"] is False and "found" not in packed.summary
-    assert search["withheld"] and not {"advantage", "margin"} & set(search)
-    assert pack(tree, RunConfig(), "plan").summary.get("solved") is None
-
-
 def test_the_order_of_simulations_is_stored_and_packed() -> None:
     """The stored order counts nodes, the packed one steps: an untried candidate is a step, but not a node."""
     tree = sample_tree()
