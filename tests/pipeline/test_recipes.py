@@ -32,7 +32,7 @@ def test_a_recipe_is_found_by_name_and_a_file_by_path(tmp_path: Path, monkeypatc
 
 
 def test_a_wrong_name_lists_near_ones() -> None:
-    with pytest.raises(UserError, match="'ppo'.*baselines/ppo"):
+    with pytest.raises(UserError, match=r"'ppo'.*baselines/ppo"):
         find_recipe("ppo")
 
 

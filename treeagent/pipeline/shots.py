@@ -103,9 +103,11 @@ def read_shots(path: Path) -> list[Shot]:
 def _shot(path: Path, number: int, line: str) -> Shot:
     try:
         messages = json.loads(line)["messages"]
-        texts, roles = ([str(message[key]) for message in messages] for key in ("content", "role"))
+        texts, roles = ([message[key] for message in messages] for key in ("content", "role"))
         if len(texts) < 2 or roles != (["user", "assistant"] * len(roles))[: len(roles)]:
-            raise ValueError(f"its messages are by {', '.join(roles)}")
+            raise ValueError(f"its messages are by {', '.join(map(str, roles))}")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a content that is no text")
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"policy.shots: line {number} of {path} is no demonstration ({error!r}): write "
