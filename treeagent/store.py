@@ -54,7 +54,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a small file atomically: after a crash it holds either the old content or the new."""
+    """After a crash, the file holds either the old content or the new."""
     with replacing(path) as file:
         file.write(content)
 

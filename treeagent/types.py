@@ -136,14 +136,10 @@ class Action:
 
     def after(self, thought: "Action") -> "Action":
         """The whole turn, if this action continues a turn that began with ``thought``."""
-        return replace(
-            self,
-            text=thought.text + self.text,
-            thought=thought.thought,
-            token_ids=thought.token_ids + self.token_ids,
-            logprobs=thought.logprobs + self.logprobs,
-            forced=(*thought.forced, *(len(thought.token_ids) + index for index in self.forced)),
-        )
+        text, token_ids = thought.text + self.text, thought.token_ids + self.token_ids
+        forced = (*thought.forced, *(len(thought.token_ids) + index for index in self.forced))
+        logprobs = thought.logprobs + self.logprobs
+        return Action(text, self.call, thought.thought, token_ids, logprobs, self.error, forced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ class State:
     task: Task
     messages: tuple[Message, ...]
     key: str | None = None
-    """States with equal keys have equal futures (anchor states); None if unknown."""
+    """States with equal keys have equal futures (anchor states)."""
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle with which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
@@ -187,7 +183,7 @@ class Transition:
     error: str = ""
     """Why the dynamics cannot tell what follows. The step then does not count as a visit."""
     info: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What the environment says of the step beside its observation, for a function of ``rewards.function``."""
+    """What the environment says of the step beside its observation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +232,8 @@ class Estimate:
     error: str = ""
     """Why the state cannot be read, or why a rollout's environment failed."""
     left_out: tuple[int, ...] = ()
-    """As in ``Proposal``."""
     imagined_steps: int = 0
     unreadable: int = 0
-    """Imagined steps whose answer could not be parsed."""
     failed: bool = False
     """Whether a request failed, for the reason in ``error``: V(s) is unknown."""
 

@@ -1,6 +1,7 @@
 """The formulas of selection, and edges from candidates, against numbers computed by hand."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -140,17 +141,40 @@ def merged(*actions: Action) -> list[Edge]:
 
 
 def test_priors_by_hand() -> None:
-    """Call a has two texts of 0.1 and 0.3; b has one of 0.2, which is drawn twice. S = 0.6, so 0.4 is left; T = 3 texts
-    and C = 2 calls. P(new) = 0.4 * 2/3 = 0.8/3; the other 0.4/3 goes to a and b by 2 to 1. Without P(new) they get all
-    of 0.4."""
+    """Call a has two texts of 0.1 and 0.3; b has one of 0.2. S = 0.6, so 0.4 is left; T = 3 texts and C = 2 calls.
+    P(new) = 0.4 * 2/3 = 0.8/3, less than the share 1/3 of calls sampled once; the other 0.4/3 goes to a and b by 2 to
+    1. Without P(new) they get all of 0.4."""
     unlikely = act("a", math.log(0.1), text="Thought: hm\nAction: a")
     likely = act("a", math.log(0.3), text="Action: a")
     other = act("b", math.log(0.2), text="Action: b")
-    edges, new = sampled_edges([unlikely, other, likely, other])
+    edges, new = sampled_edges([unlikely, other, likely])
     assert [edge.action for edge in edges] == [likely, other]  # in the order of first draws, with the likeliest text
     assert new == pytest.approx(0.8 / 3)
     assert [edge.prior for edge in edges] == pytest.approx([0.4 + 0.8 / 9, 0.2 + 0.4 / 9])
-    assert [edge.prior for edge in merged(unlikely, other, likely, other)] == pytest.approx([2 / 3, 1 / 3])
+    assert [edge.prior for edge in merged(unlikely, other, likely)] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_the_chance_of_a_new_call_in_expectation() -> None:
+    """The estimate against the probability of all calls that were not sampled, on average over 400 draws: four equal
+    calls, ten rare ones beside one of 0.9, and fifty equal ones, with one text for each call and with 1,000."""
+    for shares, samples, one_text, many_texts in (
+        ([1 / 4] * 4, 4, (-0.1, 0.0), (0.05, 0.15)),
+        ([1 / 4] * 4, 16, (-0.02, 0.02), (0.0, 0.06)),  # without the share of calls sampled once, 0.24 too high
+        ([0.9] + [0.01] * 10, 4, (-0.02, 0.02), (0.0, 0.06)),  # 0.25 too high
+        ([0.02] * 50, 16, (-0.08, 0.0), (-0.02, 0.03)),  # 0.13 too high
+    ):
+        for texts, (low, high) in ((1, one_text), (1000, many_texts)):
+            assert low <= excess_of_new(shares, texts, samples) <= high
+
+
+def excess_of_new(shares: list[float], texts: int, samples: int) -> float:
+    """The mean of P(new) minus its true value."""
+    luck, excess = random.Random(0), 0.0
+    for _ in range(400):
+        drawn = luck.choices(range(len(shares)), shares, k=samples)
+        actions = [act(str(n), math.log(shares[n] / texts), text=f"{luck.randrange(texts)} {n}") for n in drawn]
+        excess += sampled_edges(actions)[1] - (1 - sum(shares[n] for n in set(drawn)))
+    return excess / 400
 
 
 def test_repeated_samples_show_that_little_is_left() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from treeagent.search.node import Edge, Node
@@ -123,35 +123,46 @@ def sampled_edges(actions: Sequence[Action], *, widen: bool = True) -> tuple[lis
 
         P(new) = R C/T        P(s,a) = Σ_{texts of a} π(text|s) + (1 - S - P(new)) t(a)/T
 
-    If n of D samples are texts sampled once, R is at most (n + 1) / (D + 1), after the estimate n/D of Good (1953). If
-    a server reports no probabilities, S is 0, and T and t(a) count samples. Equal calls become one edge, which holds
-    the likeliest of them.
+    If n of D samples are texts sampled once, R is at most (n + 1) / (D + 1), after the estimate n/D of Good (1953).
+    Where a call has several texts, most of R lies on calls that were sampled, and P(new) is at most n/D for the n calls
+    sampled once, but not below ``LEAST_UNSEEN`` by this rule, so that a few equal samples do not end the sampling. If a
+    server reports no probabilities, S is 0, and T and t(a) count samples. Equal calls become one edge, which holds the
+    likeliest of them.
     """
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
     likeliest: dict[Key, tuple[float, Action]] = {}
     texts: dict[tuple[Key, str], float] = {}
-    counts = Counter[tuple[Key, str]]()
+    reads_tokens = False
     for action in actions:
-        logprob, key = _check(action), merge_key(action)
+        key, logprob = merge_key(action), _check(action)
         if key not in likeliest or logprob > likeliest[key][0]:
             likeliest[key] = logprob, action
         texts[key, action.text] = logprob
-        counts[key, action.text] += 1
+        reads_tokens = reads_tokens or bool(action.token_ids)
     known = dict.fromkeys(likeliest, 0.0)  # Σ π(text|s) over the distinct texts of each call, which sum to S
     number = dict.fromkeys(likeliest, 0)  # t(a)
-    reads_tokens = any(action.token_ids for action in actions)
-    probabilities = [math.exp(logprob) if reads_tokens else 0.0 for logprob in texts.values()]
-    total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
-    for text, probability in zip(texts, probabilities, strict=True):
-        known[text[0]] += probability / total
-        number[text[0]] += 1 if reads_tokens else counts[text]
+    if reads_tokens:
+        probabilities = [math.exp(logprob) for logprob in texts.values()]
+        total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
+        for (key, _), probability in zip(texts, probabilities, strict=True):
+            known[key] += probability / total
+            number[key] += 1
+    else:
+        number.update(Counter(map(merge_key, actions)))
     seen, all_texts, new = math.fsum(known.values()), sum(number.values()), 0.0
     if widen:
-        once = sum(count == 1 for count in counts.values())
+        once = _once((merge_key(action), action.text) for action in actions)
         new = min(max(1.0 - seen, 0.0), (once + 1) / (len(actions) + 1)) * len(likeliest) / all_texts
+        if len(texts) > len(likeliest):
+            new = min(new, max(_once(map(merge_key, actions)) / len(actions), LEAST_UNSEEN))
     rest = max(1.0 - seen - new, 0.0) / all_texts
     return [Edge(action, known[key] + rest * number[key]) for key, (_, action) in likeliest.items()], new
+
+
+def _once(samples: Iterable[object]) -> int:
+    """How many were sampled once."""
+    return sum(count == 1 for count in Counter(samples).values())
 
 
 def _check(action: Action) -> float:
