@@ -1,5 +1,4 @@
-"""The OpenAI protocol over treeagent's own generator, with the extensions of vLLM or SGLang, and the ways in which
-servers fail."""
+"""The OpenAI protocol over treeagent's own generator, with the extensions of vLLM, and ways in which servers fail."""
 
 import json
 import socket
@@ -58,12 +57,8 @@ class OpenAIServer:
     """The model name in its answers: "" repeats the name in the request, None leaves it out."""
     loaded: list[str] = field(default_factory=list[str])
     """Folders of the checkpoints that it was asked to load."""
-    sglang: bool = False
-    """Whether it names tokens by their text and does not know ``logprob_token_ids``."""
     structured: bool = False
     """Whether it knows vLLM's ``structured_outputs``."""
-    key: str = ""
-    """The API key that it accepts; empty for any."""
     fault: Callable[[Body], "Fault | None"] = lambda body: None
     """Returns a fault to send instead of the answer, or None."""
     asked: list[Body] = field(default_factory=list[Body])
@@ -78,13 +73,13 @@ class OpenAIServer:
         choices: list[Body] = []
         for sample in drawn:
             told = {
-                "tokens": list(map(self._name, sample.token_ids)),
+                "tokens": [f"token_id:{token}" for token in sample.token_ids],
                 "token_logprobs": self._raw(prompt, sample) if self.raw_logprobs else list(sample.logprobs),
                 "top_logprobs": [self._top(prompt, 1.0 if self.raw_logprobs else temperature, body)],
             }
             choice: Body = {"index": len(choices), "text": "", "finish_reason": "stop", "logprobs": told}
             choices.append(choice | ({"token_ids": list(sample.token_ids)} if self.token_ids else {}))
-        usage = _usage(prompt, drawn) | ({"prompt_tokens_details": None} if self.sglang else {})
+        usage = _usage(prompt, drawn)
         named = {} if self.answers_as is None else {"model": self.answers_as or body["model"]}
         return {"id": "0", "object": "text_completion", "choices": choices, "usage": usage} | named
 
@@ -143,16 +138,13 @@ class OpenAIServer:
         start, _, rules = told.removeprefix("%llguidance {}\n").partition("\n")
         return Form(self.chat, lambda spelt: rules or start.replace("start", "turn")) if start else None
 
-    def _name(self, token: int) -> str:
-        return str(self.chat.tokenizer.decode([token])) if self.sglang else f"token_id:{token}"
-
     def _top(self, prompt: tuple[int, ...], temperature: float, body: Body) -> dict[str, float]:
         """Log-probabilities of the first token: those of the likeliest tokens, or of the requested ones."""
         logits = next_logprobs(self._served(body), [prompt], range(len(self.chat.tokenizer)))[0]
         logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
         likeliest = logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
-        wanted = likeliest if self.sglang else body.get("logprob_token_ids") or likeliest
-        return {self._name(token): float(logprobs[token]) for token in wanted}
+        wanted = body.get("logprob_token_ids") or likeliest
+        return {f"token_id:{token}": float(logprobs[token]) for token in wanted}
 
     def _raw(self, prompt: tuple[int, ...], sample: Sample) -> list[float]:
         ids = sample.token_ids
@@ -193,8 +185,7 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
                 return self.answer(404, json.dumps({"error": {"message": "no such model"}}))
             with server.lock:
                 server.asked.append(body)
-            # SGLang takes -1 for no limit. vLLM takes 0 for that, but also -1.
-            fault = 400 if server.sglang and body.get("top_k") == 0 else server.fault(body)
+            fault = server.fault(body)
             if isinstance(fault, float):
                 time.sleep(fault)
             if isinstance(fault, int):
@@ -210,8 +201,6 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
                 self.answer(200, json.dumps(answer))
 
         def answer(self, status: int, text: str, kind: str = "application/json") -> None:
-            if server.key and self.headers["Authorization"] != f"Bearer {server.key}":
-                status, text = 401, json.dumps({"error": {"message": "wrong key"}})
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text.encode())))

@@ -138,7 +138,7 @@ def load_checkpoint(
 
 def _require_memory(base: str, dtype: DType) -> None:
     """Check that the weights fit into this machine's memory, before they are downloaded or read."""
-    weights, stored_dtype = _weights(base)
+    weights, stored_dtype = count_weights(base)
     number = stored_dtype if dtype == "auto" else getattr(torch, dtype)
     needed, memory = weights * number.itemsize, psutil.virtual_memory().total
     if needed > memory:
@@ -154,13 +154,9 @@ def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
     """The number of weights of a checkpoint's base model and their format, by its configuration alone."""
     base, _ = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
-        return _weights(base)
-
-
-def _weights(base: str) -> tuple[int, torch.dtype]:
-    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32)
+        config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32)
     return sum(each.numel() for each in empty.parameters()), empty.dtype
 
 

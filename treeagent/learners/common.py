@@ -51,7 +51,7 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives the number of steps done and the total number of steps."""
     validate: Callable[[], float] | None
-    """Scores the model's current weights, higher is better; also called before the first step."""
+    """Scores the current weights, higher is better; called in all processes, also before the first step."""
     checkpoint_dir: Path | None
     """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from accelerate import PartialState
 from tiny import advantage_rows, make_model, make_tokenizer, pairs, policy_rows, token_rows, weights
 
-from treeagent.contrib.scale.sharding import sharing
+from treeagent.contrib.scale.sharding import run_on_leader, sharing
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.distil import train_distil
@@ -71,7 +72,9 @@ def score() -> float:
     return -float(len(asked))  # so the first validation is the best
 
 
-learn("validated", train_sft, make_model(), rows, replace(sft, validate_every=2), validate=score)
+validated = make_model()
+by_leader = partial(run_on_leader, validated, score, leads=rank == 0)
+learn("validated", train_sft, validated, rows, replace(sft, validate_every=2), validate=by_leader)
 bad = replace(stored[5], chosen=replace(stored[5].chosen, logprobs=(float("nan"),) * len(stored[5].chosen.mask)))
 diverged, model = "", make_model()
 try:

@@ -8,6 +8,7 @@ FOLDER holds a model "base". Reports and checkpoints are written to FOLDER.
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,8 @@ def score() -> float:
     return next(scores)
 
 
-def nobody() -> float:
-    raise AssertionError("the process that leads validates")
-
-
-best = train_sft(
-    model, tokenizer, token_rows(16), replace(sft, validate_every=2, patience=2), validate=score if leads else nobody
-)
+by_leader: Any = partial(run_on_leader, model, score, leads=leads)
+best = train_sft(model, tokenizer, token_rows(16), replace(sft, validate_every=2, patience=2), validate=by_leader)
 told["best"] = best.steps, best.best_step, drawn
 head = ValueHead(HIDDEN)
 fitted = run_on_leader(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(epochs=2)), leads=leads)
