@@ -105,6 +105,8 @@ class Batches(Sampler[list[int]]):
                 order[start : start + pool] = sorted(order[start : start + pool], key=self.lengths.__getitem__)
         starts = list(range(0, len(order), self.batch_size))
         shuffler.shuffle(starts)
+        if "WORLD_SIZE" in os.environ:  # of several processes' batches, accelerate fills up the last with other rows
+            starts.sort(key=lambda start: start + self.batch_size > len(order))
         return (order[start : start + self.batch_size] for start in starts)
 
 

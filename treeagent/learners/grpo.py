@@ -102,20 +102,15 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     anchor: float
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[dict[str, Any]], Any]:
-        """The batches of an optimiser step, each with figures of all of them in all processes. TRL gathers figures of
-        rows, so a process that has fewer rows than another repeats one, untrained."""
+        """The batches of an optimiser step, each with figures of all of them."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
-        processes, rows = self.accelerator.num_processes, [len(batch["prompt_ids"]) for batch in batches]
         counts = [torch.stack([batch["tool_mask"].sum(), (batch["advantages"] > 0).sum()]) for batch in batches]
         trained, positives = self.accelerator.reduce(torch.stack(counts).sum(0))
-        gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
-        for batch, count, most in zip(batches, rows, gathered.max(0).values.tolist(), strict=True):
-            for name, each in [*batch.items()] if count < most else ():
-                more = each[:1].expand(most - count, *each.shape[1:])
-                batch[name] = torch.cat([each, more * 0 if name in ("tool_mask", "advantages") else more])
+        rows = sum(len(batch["prompt_ids"]) for batch in batches)
+        for batch in batches:
             batch["num_items_in_batch"] = trained * self.args.steps_per_generation / len(batches)
             batch["positives"] = positives
-            batch["share"] = most * len(batches) * processes / int(gathered.sum())
+            batch["share"] = len(batch["prompt_ids"]) * len(batches) / rows
         return batches, None
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

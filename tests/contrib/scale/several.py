@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 MODELS = ROOT / "configs" / "models"
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes=2", "--num_machines=1", "--main_process_port=0")
-LEARNERS = ("sft", "distil", "dpo", "lora", "grpo-8", "grpo-7", "grpo-7-by-rows", "validated")
+LEARNERS = ("sft", "distil", "dpo", "lora", "grpo", "grpo-by-rows", "validated")
 """The learners that steps_program.py runs."""
 ALONE: Sequence[str] = ()
 # "multi_gpu" means processes started by torch, also on a CPU, where they communicate by gloo.

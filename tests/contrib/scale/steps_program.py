@@ -61,10 +61,11 @@ learn("dpo", train_dpo, make_model(), stored, dpo)
 learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
 adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)
 learn("lora", train_dpo, adapted, stored, replace(dpo, gradient_checkpointing=True))
-for count in (8, 7):  # with seven rows, one process has a row less
-    learn(f"grpo-{count}", train_grpo, make_model(), advantage_rows(make_model(), count, stale=0.3), grpo)
+scored = advantage_rows(make_model(), 8, stale=0.3)
+learn("grpo", train_grpo, make_model(), scored, grpo)
+learn("grpo-ragged", train_grpo, make_model(), scored[:7], grpo)
 by_rows = replace(grpo, loss_type="grpo", anchor=0.3)
-learn("grpo-7-by-rows", train_grpo, make_model(), advantage_rows(make_model(), 7, stale=0.3), by_rows)
+learn("grpo-by-rows", train_grpo, make_model(), scored, by_rows)
 
 
 def score() -> float:

@@ -41,9 +41,10 @@ def test_a_loss_that_one_process_alone_finds_broken_stops_all(trained: dict[str,
 
 
 @pytest.mark.slow
-def test_pairs_that_do_not_fill_the_last_batches_are_trained_on_by_two_processes(
-    trained: dict[str, dict[str, Any]],
+@pytest.mark.parametrize(("learner", "steps"), [("ragged", 2), ("grpo-ragged", 4)])
+def test_rows_that_do_not_fill_the_last_batches_are_trained_on_by_two_processes(
+    trained: dict[str, dict[str, Any]], learner: str, steps: int
 ) -> None:
     for kind in ("2", "2 that share"):
-        first, second = (trained[f"{rank} of {kind}"]["results"]["ragged"] for rank in (0, 1))
-        assert first[0] == second[0] == 2 and torch.equal(first[2], second[2])
+        first, second = (trained[f"{rank} of {kind}"]["results"][learner] for rank in (0, 1))
+        assert first[0] == second[0] == steps and torch.equal(first[2], second[2])
