@@ -12,19 +12,18 @@ from toy_doors import Doors
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import Mode, RunConfig, load_config
-from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.collect import SearchJob, batches, search_batch
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
-from treeagent.pipeline.rows import TrainJob, sample_value_rows
+from treeagent.pipeline.rows import sample_value_rows
 from treeagent.pipeline.trees import read_trees
-from treeagent.pipeline.update import greedy_success, train_policy, update
+from treeagent.pipeline.update import greedy_success, update
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import read_as, shards
 from treeagent.types import Action, Message, State, Task, UserError
 
 TASK = Task("t", "earn")
@@ -60,63 +59,6 @@ def test_a_return_out_of_range_is_left_to_the_head_to_refuse() -> None:
 
 SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
 TOKENIZER = train_tokenizer(["Thought: earn Action: go on"] * 5, SHAPE)
-CHAT = ChatFormat(TOKENIZER)
-
-
-def bought(task: Task, reward: float) -> Tree:
-    """One step to an end that has no value estimate, so its tokens are unknown."""
-    opening = (Message("user", "earn"),)
-    said = CHAT.encode_action("Action: go")
-    action = Action("Action: go", "go", "", said, (-0.1,) * len(said))
-    after = State(task, (*opening, Message("assistant", action.text, said), Message("user", "on")))
-    root = Node(State(task, opening), context_ids=CHAT.prompt_ids(opening))
-    root.edges = [Edge(action, 1.0, 1, reward, reward, Node(after, terminated=True))]
-    return Tree(task, 0, root)
-
-
-def updated(
-    folder: Path, trees: list[Tree], *settings: str, told: list[float] | None = None
-) -> tuple[dict[str, Any], list[float]]:
-    """Update a policy without a head. Returns the result and the losses that the training reported, which are added to
-    ``told`` at once."""
-    told = [] if told is None else told
-    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), folder / "base")
-    (folder / "trees").mkdir()
-    write_shard(folder / "trees", "collect", 0, map(to_record, trees))
-    config = load_config(
-        None,
-        [
-            "environment.options={products=200,difficulty=1}",
-            "policy.max_new_tokens=4",
-            "update.rft.max_steps=2",
-            "update.imitation.min_return=-1",
-            "update.validation_tasks=1",
-            *settings,
-        ],
-    )
-    job = TrainJob(config, folder / "base", "rft", folder / "trees", ("collect",), folder / "rft")
-    facts = train_policy(job, lambda event: told.extend(value for key, value in event.metrics.items() if key == "loss"))
-    return facts, told
-
-
-def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_trained(tmp_path: Path) -> None:
-    trees = [bought(replace(TASK, id=f"t{place}"), reward) for place, reward in enumerate([1.0, -1.0])]
-    told = list[float]()
-    with pytest.raises(UserError, match=r"value target -1 lies outside .* set environment.returns"):
-        updated(tmp_path, trees, told=told)
-    assert told == []
-    assert not (tmp_path / "rft").exists()
-
-
-def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
-    """Also from trees searched without a head, whose states were never read. A failed opening is not an end."""
-    trees = [bought(replace(TASK, id=f"t{place}"), float(place % 2)) for place in range(6)]
-    failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
-    facts, told = updated(tmp_path, [*trees, failed])
-    assert len(told) > 0
-    positions = facts["value"]["train_positions"] + facts["value"]["held_out_positions"]
-    assert positions == 2 * len(trees)  # the opening and the end of each tree
-    assert load_checkpoint(tmp_path / "rft").head is not None
 
 
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:

@@ -15,13 +15,12 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.outcomes import Outcome, summarise
-from treeagent.pipeline.play import Actors, episode_seeds, execute, play, replan
+from treeagent.pipeline.play import Actors, execute, play, replan
 from treeagent.pipeline.report.describe import ending, steps
 from treeagent.seams import names
 from treeagent.search.config import METHODS, Limits, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.node import Budget, Edge, Tree
-from treeagent.search.searcher import make_search
 from treeagent.types import (
     Action,
     Dynamics,
@@ -214,24 +213,6 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
         assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
         assert outcome.budget.simulations == tree.budget.simulations
         assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
-
-
-def test_noise_is_for_training() -> None:
-    noisy = replace(SEARCH, method="gumbel", options={"widening": 0})
-    tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
-    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    config = replace(RUN, search=noisy)
-    seeds = episode_seeds(config, "gumbel", tasks)
-
-    def grown(noise: bool) -> list[Tree]:
-        return asyncio.run(make_search(Shopper(), blind, noisy, Taste(), noise=noise).run(tasks, seeds))
-
-    played = asyncio.run(play(actors, blind, verified, tasks, "gumbel", config))[1]
-    found, quiet, loud = (
-        [[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees]
-        for trees in (played, grown(noise=False), grown(noise=True))
-    )
-    assert found == quiet != loud
 
 
 @dataclass(frozen=True)

@@ -130,3 +130,29 @@ def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(t
     facts = train_policy(job, lambda event: None)
     assert facts["update"]["steps"] > 0 and "value" not in facts
     assert load_checkpoint(tmp_path / "out").head is None
+
+
+def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_trained(tmp_path: Path) -> None:
+    config, told = load_config(CONFIG, [*SMALL, "update.imitation.min_return=-1"]), list[Event]()
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    trees = solved_trees(own, config)
+    trees[1].root.edges[0].reward = trees[1].root.edges[0].value_sum = -1.0
+    write_trees(tmp_path, "collect", 0, trees)
+    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
+    with pytest.raises(UserError, match=r"value target -1 lies outside .* set environment.returns"):
+        train_policy(job, told.append)
+    assert not told and not (tmp_path / "out").exists()
+
+
+def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
+    """Also from trees searched without a head, whose ends were never read. A failed opening is not an end."""
+    config = load_config(CONFIG, SMALL)
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
+    write_trees(tmp_path, "collect", 0, [*solved_trees(own, config), failed])
+    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
+    value = train_policy(job, lambda event: None)["value"]
+    assert value["train_positions"] + value["held_out_positions"] == 4  # the opening and the end of each tree
+    assert load_checkpoint(tmp_path / "out").head is not None
