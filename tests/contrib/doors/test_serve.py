@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from toy_llama import tokenizer
 
+from treeagent import loop
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig, load_config
@@ -20,7 +21,6 @@ from treeagent.envs.base import opening
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
-from treeagent.pipeline import api
 from treeagent.pipeline.trees import stored_trees
 
 SETTINGS = [
@@ -68,7 +68,7 @@ def ask(address: str, *said: str, **fields: Any) -> httpx.Response:
 
 
 def test_the_answers_are_those_of_eval(checkpoint: Path, config: RunConfig, address: str, tmp_path: Path) -> None:
-    api.evaluate(config, tmp_path / "run", checkpoint)
+    loop.evaluate(config, tmp_path / "run", checkpoint)
     world = make_env(config.environment.name, {})
     agent = Agent(checkpoint, make_env(config.environment.name, {}), config)
     client = OpenAI(base_url=f"{address}/v1", api_key="x")
