@@ -68,10 +68,7 @@ class Place(NamedTuple):
 
 class SokobanEnv(VisitEnv[Place]):
     """Sokoban: push every box onto a target. Rooms are generated backwards from a solved room, so each can be solved.
-    No room is in two splits. A box that is stuck does not end the episode.
-
-    An action is a move, several moves separated by spaces if ``moves_per_action`` allows it, or a call of ``act``.
-    """
+    An action is one or more moves, or a call of ``act``. A box that is stuck does not end the episode."""
 
     options_type = SokobanOptions
     only_success_ends = True
@@ -141,9 +138,8 @@ class SokobanEnv(VisitEnv[Place]):
 
 
 class SokobanDemonstrator:
-    """Plays a shortest solution, which it computes again after every action. Its thought is that solution. With
-    probability ``noise`` the last move of its action is another one. If no solution is found, it moves at random.
-    """
+    """Plays a shortest solution, which is its thought. With probability ``noise`` the last move of its action is
+    another one. If no solution is found, it moves at random."""
 
     def __init__(self, env: SokobanEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
@@ -201,10 +197,8 @@ def draw_room(options: SokobanOptions, rng: random.Random) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def shortest_way(place: Place) -> tuple[str, ...] | None:
-    """Find a solution with the fewest moves by A*; ``None`` if there is none, or none within ``_PATIENCE`` expansions.
-
-    The heuristic is the sum over all boxes of the pushes to the nearest target, ignoring the other boxes.
-    """
+    """A solution with the fewest moves by A*; ``None`` if none is found within ``_PATIENCE`` expansions. The heuristic
+    is the sum over all boxes of the pushes to the nearest target, ignoring the other boxes."""
     pushes = _pushes_to_go(place.room)
     ways: dict[Place, tuple[str, ...]] = {place: ()}
     order = numbers()

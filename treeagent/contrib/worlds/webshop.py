@@ -107,11 +107,8 @@ _Asked = tuple[Product, str, Sequence[str], Sequence[str]]
 
 
 class FuzzyMatching:
-    """WebShop's rules: two texts match if their token set ratio is above 85, or if the product's text contains the
-    words. Sizes must match exactly.
-
-    WebShop also maps colours to basic colours first; here only the ratio decides.
-    """
+    """WebShop's rules without its basic colours: two texts match if their token set ratio is above 85, or if the
+    product's text contains the words. Sizes must match exactly."""
 
     def __init__(self) -> None:
         try:
@@ -140,10 +137,7 @@ class FuzzyMatching:
 
 class FileGoals:
     """The files' instructions, shuffled and split as in WebShop: 500 for test, 1,000 for validation, the rest for
-    training.
-
-    If there are fewer than 3,000 instructions, test and validation get a tenth each.
-    """
+    training; of fewer than 3,000, test and validation get a tenth each."""
 
     def __init__(self, goals: Sequence[tuple[Goal, str]]) -> None:
         shuffled = list(goals)

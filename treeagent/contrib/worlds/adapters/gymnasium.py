@@ -33,11 +33,8 @@ class _Place:
 
 
 class GymnasiumEnv(Env):
-    """A Gymnasium environment with named actions.
-
-    An action is one of the names, or a call of the only tool, ``act``. Tasks are seeds; each split has every third
-    seed. A snapshot is the pickled game. The constructor tests whether a pickled copy continues like the original; if
-    not, ``snapshot_kind`` is "replay".
+    """A Gymnasium environment with named actions, as texts or calls of ``act``. Tasks are seeds; each split has every
+    third. A snapshot is the pickled game; if a copy does not continue like the original, ``snapshot_kind`` is "replay".
 
     Args:
         game: a Gymnasium environment, the id of a registered one, or a function that takes a task and returns an
@@ -46,9 +43,7 @@ class GymnasiumEnv(Env):
         render: (game, observation) → the text that the agent reads.
         actions: action values by name.
         name: prefix of the task ids; required if ``game`` is a function, by default the name of the game.
-        success: (game, reward of the last step) → whether a terminated episode is a success. Only this counts, not the
-            game's own rewards. There is no default, because a game such as CartPole pays a reward also for the step
-            that fails.
+        success: (game, reward of the last step) → whether a terminated episode is a success, which alone counts.
         key: game → a key as for ``Env.state_key``; None if there is none.
         stochastic: whether the game draws random numbers from its ``np_random`` during an episode.
     """

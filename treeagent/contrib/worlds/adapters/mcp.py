@@ -33,9 +33,8 @@ def exact_answer(task: Task, answer: str) -> float:
 class McpEnv(Env):
     """Questions to answer with the tools of an MCP server over stdio. The environment adds the tool ``answer``.
 
-    Episodes can be replayed if the annotations of every offered tool declare it read-only or idempotent, so that
-    calling it again changes nothing more. Otherwise ``snapshot_kind`` is "none" and search needs a world model. After a
-    call that may have changed something, the next reset starts a new server.
+    Episodes can be replayed if every offered tool is annotated as read-only or idempotent; otherwise search needs a
+    world model. After a call that may have changed something, the next reset starts a new server.
 
     Args:
         command: command that starts the server.

@@ -14,18 +14,14 @@ from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 128
-"""Games kept in memory: about 1 MB each, and a few KB for each state in them. A batch of trees uses all of its games at
-every step. With a smaller cache, each step would load a game again, which takes a fifth of a second or more."""
+"""Games kept in memory, about 1 MB each. A batch uses all of its games at every step; loading one takes 0.2 s."""
 _ACT = text_tool("act", "Do something, such as: go to fridge 1.", "command")
 
 
 class AlfworldEnv(VisitEnv[tuple[str, ...]]):
     """ALFWorld (Shridhar et al. 2021): household tasks in text. By default, games are generated from ALFWorld's floor
     plans with its rules and texts; scores on them are not ALFWorld scores, which ``info["generated"]`` says at a reset.
-    Official games can be loaded from files.
-
-    Actions are admissible commands, or calls of the only tool, ``act``. The reward is 1 when the task is done. The
-    visit is the sequence of commands that had an effect."""
+    Actions are admissible commands, or calls of ``act``; the visit is the sequence of those that had an effect."""
 
     extra = "alfworld"
     options_type = AlfworldOptions

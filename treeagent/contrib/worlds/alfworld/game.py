@@ -66,11 +66,8 @@ class Game:
         self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
 
     def play(self, history: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
-        """Give a command in the state after the commands ``history``.
-
-        Returns:
-            (the observation, the commands that lead to the new state). The latter are ``history`` if nothing happens.
-        """
+        """Give a command after the commands ``history``. Returns (the observation, the commands that lead to the new
+        state), the latter ``history`` if nothing happens."""
         words = " ".join(command.split())
         action = self.at(history).moves.get(words)
         if action is None:
@@ -172,11 +169,8 @@ def _planner() -> Any:
 
 @contextmanager
 def _translated_once() -> Iterator[None]:
-    """Context in which each game is translated once while it is loaded, and after which ``sys.argv`` is restored.
-
-    TextWorld translates a game a second time for plans, which are not needed here; this takes half of the loading time.
-    The translator overwrites ``sys.argv``.
-    """
+    """Context in which each game is translated once, which halves the loading time: TextWorld translates it again for
+    plans. The translator overwrites ``sys.argv``, which is restored."""
     import fast_downward
 
     translate, line = fast_downward.pddl2sas, sys.argv
@@ -190,9 +184,8 @@ def _translated_once() -> Iterator[None]:
 
 @functools.cache
 def _cache_texts() -> None:
-    """Patch TextWorld to cache its parsed texts and to share names and variables instead of copying them. This saves
-    nine tenths of the time of a step. TextWorld parses the same few texts at every step, and never changes a name or a
-    variable."""
+    """Patch TextWorld to cache its parsed texts and to share names and variables, which never change. This saves nine
+    tenths of the time of a step."""
     from textworld.envs.pddl import textgen
 
     parse, query = functools.cache(textgen._parse_and_convert), functools.cache(textgen.Rule.parse_conjunctive_query)

@@ -127,13 +127,8 @@ def draw_schema(rng: random.Random) -> Schema:
 
 
 class Database:
-    """A read-only database in memory. Equal arguments give equal rows.
-
-    Args:
-        schema: its tables.
-        rows: number of rows of the main table.
-        seed: seed of the rows. Their names are the same for every seed.
-    """
+    """A read-only database in memory with ``rows`` rows of the main table. Equal arguments give equal rows; their names
+    are the same for every seed."""
 
     def __init__(self, schema: Schema, rows: int, seed: int) -> None:
         rng = random.Random(f"rows {seed}")
@@ -217,11 +212,8 @@ def _stripped(strip: Callable[[str, str], str], text: Value, characters: Value) 
 
 
 def _expansion(sql: str) -> int:
-    """Return the most characters that a query can have after SQLite has copied each subquery to where it is used.
-
-    Each mention of a subquery or of its column may insert a copy of the subquery. The result is therefore the length of
-    the query times the product, over the main query and all subqueries, of the number of names that each mentions.
-    """
+    """The most characters that a query can have after SQLite has copied each subquery to where it or its column is
+    mentioned: its length times the product, over all (sub)queries, of the number of names that each mentions."""
     sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer query.
     if len(re.findall("select|values", sql, re.IGNORECASE)) < 2:
         return len(sql)

@@ -34,13 +34,9 @@ _ACT = ToolSpec(
 
 class TextWorldEnv(VisitEnv[Position]):
     """Text adventures of TextWorld (Côté et al. 2018): any number of generated games, compiled and cached at first use.
-
-    Actions are commands in plain English, or calls of the only tool, ``act``. A command that TextWorld does not
-    understand, or that has no effect although it should, takes no turn and sets ``info["tool_error"]``. The reward is 1
-    for winning and 0 otherwise.
-
-    ``info["components"]["progress"]`` is TextWorld's intermediate reward: 1 if the command led closer to winning, -1 if
-    it led away, otherwise 0. It uses information that the player cannot see."""
+    Actions are commands in plain English, or calls of ``act``. The reward is 1 for winning and 0 otherwise.
+    ``info["components"]["progress"]`` is TextWorld's intermediate reward, which uses information that the player cannot
+    see: 1 if the command led closer to winning, -1 if it led away, otherwise 0."""
 
     extra = "textworld"
     options_type = TextWorldOptions
@@ -128,12 +124,8 @@ _ON_THE_WAY = ("go", "open", "close", "unlock", "lock", "take", "drop", "insert"
 
 
 class TextWorldDemonstrator:
-    """Reads the cookbook if there is one, then follows TextWorld's solution. The solution is computed again after every
-    command, so the player recovers from its own errors.
-
-    A thought names the next goal, as far as the player has read, even if the command is then an error. With probability
-    ``noise``, the command is another admissible one. If TextWorld knows of no way to win, every command is random.
-    """
+    """Reads the cookbook if there is one, then follows TextWorld's solution from the current state. A thought names the
+    next goal. With probability ``noise``, the command is another admissible one."""
 
     def __init__(self, env: TextWorldEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)

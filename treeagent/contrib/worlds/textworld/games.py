@@ -20,7 +20,6 @@ from treeagent.envs.base import task_data
 from treeagent.types import SPLITS, Split, Task, UserError, derive_seed
 
 Kind = Literal["cooking", "coin_collector", "treasure_hunter", "custom"]
-Prose = Literal["plain", "house"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -32,10 +31,6 @@ class TextWorldOptions:
     difficulty: int = Field(default=2, ge=1, le=5)
     """Level of ``games.LEVELS``. For cooking, levels 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of
     Adhikari et al. 2020 (GATA)."""
-    guided: bool = False
-    """Whether the objective lists every step of a solution instead of only the last one."""
-    prose: Prose = "plain"
-    """``house`` is TextWorld's own grammar. ``plain`` describes rooms and recipes with a quarter of the words."""
     show_commands: bool = False
     """List the admissible commands in every observation. They make up most of its text, and tell what is worth trying.
     """
@@ -62,15 +57,13 @@ class GameSpec:
     ingredients: int = 0
     cut: bool = False
     cook: bool = False
-    guided: bool = False
-    prose: Prose = "plain"
 
     @property
     def name(self) -> str:
         about = asdict(self)
-        seed, kind, prose = about.pop("seed"), about.pop("kind"), about.pop("prose")
+        seed, kind = about.pop("seed"), about.pop("kind")
         words = (key if value is True else f"{key}{value}" for key, value in about.items() if value)
-        return "-".join((kind, prose, *words, str(seed)))
+        return "-".join((kind, "plain", *words, str(seed)))
 
 
 LEVELS: Mapping[Kind, tuple[GameSpec, ...]] = {
@@ -106,7 +99,7 @@ _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
 def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
     level = LEVELS[options.kind][options.difficulty - 1]
     seed = len(SPLITS) * index + SPLITS.index(split)
-    spec = replace(level, seed=seed, guided=options.guided, prose=options.prose)
+    spec = replace(level, seed=seed)
     data: dict[str, object] = _GAME_SPEC.dump_python(spec, mode="json")
     return Task(f"textworld-{spec.name}", PROMPTS[spec.kind], split, seed, data)
 
@@ -172,9 +165,8 @@ def _compile(spec: GameSpec, folder: Path) -> None:
     try:
         with contained():
             game = _generate(spec)
-            if spec.prose == "plain":
-                write_plainly(game)
-                game.objective = _plain_objective(spec, game)
+            write_plainly(game)
+            game.objective = _plain_objective(spec, game)
             compile_game(game, options)
     except (OSError, CouldNotCompileGameError) as error:
         raise UserError(
@@ -192,7 +184,7 @@ def _generate(spec: GameSpec) -> Any:
     for attempt in range(_ATTEMPTS):
         options = GameOptions()
         options.seeds = spec.seed if attempt == 0 else derive_seed("textworld", spec.seed, attempt) % 2**32
-        options.grammar.only_last_action = not spec.guided
+        options.grammar.only_last_action = True
         textworld.g_rng.set_seed(options.seeds["grammar"])
         try:
             return _made(spec, options)
@@ -242,8 +234,6 @@ def _knowledge(path: str) -> Any:
 
 
 def _plain_objective(spec: GameSpec, game: Any) -> str:
-    if spec.guided:
-        return "; ".join(game.walkthrough)
     if spec.kind in ("cooking", "coin_collector"):
         return PROMPTS[spec.kind]
     # The location of the treasure is cut off, because the player has to find it.

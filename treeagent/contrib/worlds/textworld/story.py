@@ -25,16 +25,13 @@ _LONGEST = 120
 """Most characters of a command. The interpreter truncates at 198 bytes."""
 _ONE_SENTENCE = re.compile(r"[\w' -]+")
 _LOOKING = ("looking", "examining", "taking inventory")
-"""Prefixes of actions that change nothing. They are accepted even if TextWorld does not know them; for example,
-examining a book in the player's hand."""
+"""Prefixes of actions that change nothing, which are accepted even if TextWorld does not know them."""
 _OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
-"""Position of the object table's address in the header, and layout of the table (Z-machine Standard 1.1, sections 11.1
-and 12.3)."""
+"""Address of the object table in the header, and its layout (Z-machine Standard 1.1, sections 11.1 and 12.3)."""
 _OBJECT_BYTES = 14
 _PASSING = (21, 31, 35, 36)
-"""Attributes of objects that no later text depends on: whether a room was visited, because a room is described in full
-at each visit, and flags that the game sets and clears while it prints."""
-
+"""Attributes that no later text depends on: whether a room was visited, and flags that the game uses while it
+prints."""
 _LASTING = ~np.packbits([number in _PASSING for number in range(8 * _OBJECT_BYTES)])
 """Mask of the bits of an object that tell states apart."""
 
