@@ -29,7 +29,7 @@ from treeagent.contrib.worlds.booking.site import (
     step,
     view,
 )
-from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town
+from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town, spoken
 from treeagent.envs.base import ToolSpec, probability, task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
@@ -205,7 +205,7 @@ _ELSEWHERE = 0.2
 
 
 class BookingDemonstrator:
-    """Does what the goal asks for; its thought is the page's heading and what it clicks. With probability ``noise`` it
+    """Does what the goal asks for; its thought is the page's question and what it clicks. With probability ``noise`` it
     clicks something else, as it also does where an earlier error has left nothing right to click."""
 
     def __init__(self, env: BookingEnv, noise: float) -> None:
@@ -219,10 +219,16 @@ class BookingDemonstrator:
         if not good or (others and rng.random() < self._noise):
             alike = [number for number in others if actions[number].tool == right[0].tool] if right else []
             good = [rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)]
-        page = self._env.page()
-        name = page.elements[good[0]].name.split()
-        thought = [page.heading.split()[0], *name[: 2 if page.heading == "time" else 1]]
-        return " ".join(thought), self._env.legal_actions()[good[0]]
+        return self._thought(good[0]), self._env.legal_actions()[good[0]]
+
+    def _thought(self, number: int) -> str:
+        """What this element is about, in the instruction's words."""
+        page, town = self._env.page(), self._env.town()
+        heading, action = page.heading.split()[0].lower(), page.elements[number].action
+        words = action.value.split() if action.tool in ("search", "open", "answer") else [action.tool.replace("_", " ")]
+        if heading == "time":
+            return " ".join((heading, spoken(words[0]), town.wording("seating", words[1], "instruction")))
+        return f"{heading} {town.wording(heading, words[0], 'instruction')}"
 
     def _right(self) -> list[Action]:
         """The actions that are right on this page."""

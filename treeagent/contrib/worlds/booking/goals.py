@@ -16,6 +16,7 @@ from treeagent.contrib.worlds.booking.town import (
     Ledger,
     Place,
     Town,
+    spoken,
 )
 
 Family = Literal["exact", "flexible", "constrained", "impossible", "change", "cancel"]
@@ -163,7 +164,7 @@ def instruction(goal: Goal, town: Town, mentions: int, rng: random.Random) -> st
     if goal.family == "cancel":
         return " , ".join((f"cancel {goal.place}", *said))
     any_time = (goal.earliest, goal.latest) == (TIMES[0], TIMES[-1])
-    window = goal.earliest if goal.earliest == goal.latest else f"{goal.earliest} to {goal.latest}"
+    window = " to ".join(map(spoken, dict.fromkeys((goal.earliest, goal.latest))))
     table = f"{'' if any_time else f'{window} '}{word('seating', goal.seating)}{' if possible' if goal.prefers else ''}"
     parts: Sequence[str] = (
         " ".join(filter(None, ("move" if goal.family == "change" else "book", goal.cuisine, goal.place))),

@@ -104,11 +104,14 @@ def view(town: Town, rules: Rules, ledger: Ledger, session: Session) -> Page:
     said = (session.said,) if session.said else ()
     match session.page:
         case "home":
-            links = [Element(each, Action("search", each)) for each in CUISINES]
+            links = [Element(each.capitalize(), Action("search", each)) for each in CUISINES]
             return Page("home", "cuisine", said, (*links, Element("my bookings", Action("my_bookings"))))
         case "results":
             found = [each for each in town.places.values() if each.cuisine == session.cuisine]
-            rows = [Element(f"{each.name} ${each.price} {each.walk} min", Action("open", each.name)) for each in found]
+            rows = [
+                Element(f"{each.name.capitalize()} ${each.price} {each.walk} min", Action("open", each.name))
+                for each in found
+            ]
             return Page("results", session.cuisine, said, (*rows, BACK, NONE_FITS))
         case "place":
             place = town.places[session.place]
@@ -140,18 +143,21 @@ def _cover(covered: str) -> Page:
 
 
 def _facts(town: Town, place: Place) -> tuple[str, ...]:
-    seatings = " ".join(town.wording("seating", each, place.name) for each in place.seatings)
-    days = " ".join(day for day, _ in place.times)
+    days = " ".join(day.capitalize() for day, _ in place.times)
     return (
-        f"${place.price} {place.walk} min up to {place.seats}",
-        f"{days} {seatings}",
-        f"safe {' '.join(place.safe)}",
+        f"${place.price} {place.walk} min up to {place.seats.capitalize()}",
+        f"{days} {_seatings(town, place)}",
+        f"safe {' '.join(each.capitalize() for each in place.safe)}",
     )
+
+
+def _seatings(town: Town, place: Place) -> str:
+    return " ".join(town.wording("seating", each, place.name).capitalize() for each in place.seatings)
 
 
 def _brief(record: Record) -> str:
     given = dict(record.answers)
-    return " ".join((record.place, *(given[key] for key in ("day", "time") if key in given)))
+    return " ".join(each.capitalize() for each in (record.place, given["day"], given["time"]))
 
 
 def _form(town: Town, rules: Rules, ledger: Ledger, session: Session, said: tuple[str, ...]) -> Page:
@@ -160,23 +166,23 @@ def _form(town: Town, rules: Rules, ledger: Ledger, session: Session, said: tupl
     again = (Element("start over", Action("start_over")),) if session.begun < rules.holds else ()
     if not left:
         words = [town.wording(question, answer, place.name) for question, answer in session.answers]
-        return Page("review", "review", (" ".join((place.name, *words)),), (Element("send", Action("send")), *again))
+        shown = " ".join(each.capitalize() for each in (place.name, *words))
+        return Page("review", "review", (shown,), (Element("send", Action("send")), *again))
     question = left[0]
     match question:
         case "guests":
-            options = [(each, each) for each in place.guests()]
+            options = [(each, each.capitalize()) for each in place.guests()]
         case "day":
-            seatings = " ".join(town.wording("seating", each, place.name) for each in place.seatings)
             days = [(day, times) for day, times in place.times if free_tables(town, ledger, session, day)]
-            options = [(day, f"{day} {' '.join(times)}") for day, times in days]
-            said = (*said, seatings)
+            options = [(day, f"{day.capitalize()} {' '.join(times)}") for day, times in days]
+            said = (*said, _seatings(town, place))
         case "time":
             tables = free_tables(town, ledger, session, given["day"])
             named = [(time, seating, town.wording("seating", seating, place.name)) for time, seating in tables]
-            options = [(f"{time} {seating}", f"{time} {word}") for time, seating, word in named]
+            options = [(f"{time} {seating}", f"{time} {word.capitalize()}") for time, seating, word in named]
         case _:
             found = town.answers(question, place.name)
-            options = [(each, town.wording(question, each, place.name)) for each in found]
+            options = [(each, town.wording(question, each, place.name).capitalize()) for each in found]
     stop = () if session.held >= 0 or session.cancels else (NONE_FITS,)
     elements = [Element(word, Action("answer", value)) for value, word in options]
     return Page("form", question, said, (*elements, *again, *stop))
@@ -232,11 +238,11 @@ def _answered(town: Town, ledger: Ledger, session: Session, value: str) -> tuple
     question = next(each for each in questions(town, session) if each not in given)
     where = session.place
     if question != "time":
-        said = f"{question} {town.wording(question, value, where)}"
+        said = f"{question} {town.wording(question, value, where).capitalize()}"
         return ledger, session._replace(answers=(*session.answers, (question, value)), said=said)
     time, seating = value.split()
     answers = (*session.answers, ("time", time), ("seating", seating))
-    said = f"held {time} {town.wording('seating', seating, where)}"
+    said = f"held {time} {town.wording('seating', seating, where).capitalize()}"
     held = Record(_next(ledger), session.owner, "held", where, answers)
     return (*ledger, held), session._replace(answers=answers, said=said, held=session.clock)
 

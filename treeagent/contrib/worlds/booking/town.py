@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 NAMES = tuple(
-    "Amber Birch Cobalt Dune Ember Fern Grove Harbor Iris Juniper Kettle Lantern Meadow Nutmeg Olive Pebble".split()  # noqa: SIM905
+    "amber birch cobalt dune ember fern grove harbor iris juniper kettle lantern meadow nutmeg olive pebble".split()  # noqa: SIM905
 )
 CUISINES = ("thai", "greek", "indian", "french")
 DAYS = ("thu", "fri", "sat", "sun")
@@ -119,7 +119,9 @@ class Town:
     """The bookings of the user at the start of a visit."""
 
     def wording(self, question: str, answer: str, where: str) -> str:
-        """The word for an answer, such as "outdoor" for "terrace": on the pages of a place, or in an instruction."""
+        """The word for an answer, such as "outdoor" for "terrace": on the pages of a place, or in an instruction. Pages
+        write it with a capital: with other tokens than the instruction's, a very small model learns sooner to tell what
+        is offered from what is asked for."""
         for words in QUESTIONS.get(question) or CANCELLING.get(question, ()):
             if words[0] == answer:
                 return words[number(self.seed, where, question, answer) % self.wordings]
@@ -129,6 +131,11 @@ class Town:
         """The answers of a question, in the order of a place's pages."""
         found = [each[0] for each in QUESTIONS.get(question) or CANCELLING[question]]
         return sorted(found, key=lambda each: number(self.seed, where, each, question)) if self.shuffled else found
+
+
+def spoken(time: str) -> str:
+    """A time as instructions say it: "730pm" for "1930"."""
+    return f"{int(time[:2]) - 12}{time[2:].replace('00', '')}pm"
 
 
 def number(*parts: object) -> int:
