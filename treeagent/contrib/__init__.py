@@ -5,6 +5,7 @@ from collections.abc import Mapping
 NAMES: Mapping[str, Mapping[str, str]] = {
     "environment.name": {
         "alfworld": "treeagent.contrib.worlds.alfworld:AlfworldEnv",
+        "bfcl": "treeagent.contrib.worlds.tasksets.bfcl:BfclEnv",
         "booking": "treeagent.contrib.worlds.booking:BookingEnv",
         "frozenlake": "treeagent.contrib.worlds.frozenlake:FrozenLakeEnv",
         "minigrid": "treeagent.contrib.worlds.minigrid:MiniGridEnv",
