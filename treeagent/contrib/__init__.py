@@ -15,6 +15,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "qa": "treeagent.contrib.worlds.qa:QaEnv",
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "sql": "treeagent.contrib.worlds.sql:SqlEnv",
+        "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
         "webshop": "treeagent.contrib.worlds.webshop:WebShopEnv",
     },
