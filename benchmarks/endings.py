@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
-from treeagent.envs.planning import PlanningEnv
-from treeagent.envs.planning.planner import FINISH, STUCK
+from treeagent.contrib.worlds.planning import PlanningEnv
+from treeagent.contrib.worlds.planning.planner import FINISH, STUCK
 from treeagent.pipeline.build import environment
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.outcomes import evaluation_stage

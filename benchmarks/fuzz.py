@@ -1,7 +1,7 @@
 """Feeds random hostile text to every place that reads foreign text. An exception or a hang is a finding.
 
     python -m benchmarks.fuzz --seconds 600            # all places share the time
-    python -m benchmarks.fuzz --only sql --seed 7      # one place, other texts
+    python -m benchmarks.fuzz --only shop --seed 7     # one place, other texts
 
 A finding is printed as a line of JSON. Fix its cause and append the line to tests/security/fuzz_cases.jsonl: the test
 suite tries the texts of that file again.
@@ -199,18 +199,6 @@ def _shard(packed: bool) -> Place:
     return Place((zstandard.compress(line.encode()).decode("latin-1") if packed else line, ""), read)
 
 
-_SQL = (
-    "query[SELECT 1]",
-    "schema[]",
-    "SELECT name FROM sqlite_master WHERE name LIKE '%a' GROUP BY name HAVING count(*) > 0 ORDER BY 1 LIMIT 3",
-    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x < 9) SELECT count(*) FROM c",
-    "SELECT a.*, b.* FROM sqlite_master a, sqlite_master b, sqlite_master c ORDER BY a.name",
-    "SELECT replace(upper('abc'), 'A', 'ab') || group_concat(trim(name, 'x')) FROM (SELECT name FROM sqlite_master)",
-    "SELECT sum(rootpage) OVER (ORDER BY name), CASE WHEN 1 THEN round(2.5) END FROM sqlite_master UNION SELECT 1, 2",
-    "PRAGMA writable_schema = 1",
-    "ATTACH 'x' AS y",
-)
-
 PLACES: dict[str, Callable[[], Place]] = {
     **{name: cache(lambda name=name: _grammar(name)) for name in ("react", "tools", "llama", "mistral", "tags")},
     "calls": cache(_calls),
@@ -222,7 +210,6 @@ PLACES: dict[str, Callable[[], Place]] = {
         lambda: _env("shop", ("search[red lamp]", "click[3]", "click[red]", "click[buy now]", "click[back]"))
     ),
     "qa": cache(lambda: _env("qa", ("search[who founded it]", "answer[Rome]"))),
-    "sql": cache(lambda: _env("sql", _SQL)),
     "frozenlake": cache(lambda: _env("frozenlake", ("left", "right", "up", "down"))),
     "sokoban": cache(lambda: _env("sokoban", ("left", "right", "push up", "down"))),
 }

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.contrib.worlds.sql import SqlEnv
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -185,13 +184,13 @@ def test_a_thought_may_mention_or_draft_a_call() -> None:
 def test_a_template_that_writes_calls_otherwise_is_refused(call: str) -> None:
     template = f"{{% if tools %}}{{{{ tools | tojson }}}}{call}{{% endif %}}"
     with pytest.raises(UserError, match=r"policy\.format"):
-        make_grammar("tools", template, SQL.tools())
-    assert make_grammar("react", template, SQL.tools()) == REACT
+        make_grammar("tools", template, SHOP.tools())
+    assert make_grammar("react", template, SHOP.tools()) == REACT
     assert make_grammar("tools", template) == HERMES  # without tools, a turn says a text
-    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{call[1:]}", SQL.tools()) == HERMES
+    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{call[1:]}", SHOP.tools()) == HERMES
 
 
-SHOP, SQL = ShopEnv(ShopOptions(products=100)), SqlEnv()
+SHOP = ShopEnv(ShopOptions(products=100))
 
 SCHEMAS: list[tuple[dict[str, object], object]] = [
     ({"type": "string"}, "3"),

@@ -11,7 +11,6 @@ from treeagent.types import UserError
 
 BUILT_IN = {
     "shop": "treeagent.envs.shop:ShopEnv",
-    "planning": "treeagent.envs.planning:PlanningEnv",
     "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
 }
 """The core's own short names of environments."""

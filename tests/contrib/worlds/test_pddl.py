@@ -7,10 +7,10 @@ import pytest
 
 from treeagent.config import load_config
 from treeagent.contrib.worlds.pddl import read_domain, read_problem
+from treeagent.contrib.worlds.planning.planner import Planner
+from treeagent.contrib.worlds.planning.problem import prompt_of
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import prompt_of
 from treeagent.types import UserError
 
 BLOCKS = """; Blocks stand on a table or on one another, and a hand holds one at a time.

@@ -12,7 +12,6 @@ from treeagent.envs.check import check_tasks
 SANDBOXED = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
 )
-PYTHON = pytest.param("python", marks=SANDBOXED)
 
 
 def made(name: str, **options: object) -> ToolEnv[object, object]:
@@ -22,11 +21,8 @@ def made(name: str, **options: object) -> ToolEnv[object, object]:
 
 
 @pytest.mark.parametrize("difficulty", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("name", "cheap"), [("qa", ["answer[]", "answer[the]"]), ("sql", ["answer[]", "answer[SELECT 1]"])]
-)
-def test_check_env_finds_nothing(name: str, cheap: list[str], difficulty: int) -> None:
-    env, other = (made(name, difficulty=difficulty) for _ in range(2))
+def test_check_env_finds_nothing(difficulty: int) -> None:
+    env, other = (made("qa", difficulty=difficulty) for _ in range(2))
     for task in env.tasks("train", 2):
         report = check_env(env, task, other=other)
         assert report.passed, report.violations
@@ -39,7 +35,6 @@ def test_check_env_finds_nothing(name: str, cheap: list[str], difficulty: int) -
     ("name", "difficulty", "count", "noise", "least", "most"),
     [
         ("qa", 2, 40, 0.4, 9, 34),
-        ("sql", 3, 40, 0.6, 2, 29),
         pytest.param("python", 2, 6, 0.8, 0, 4, marks=SANDBOXED),
     ],
 )

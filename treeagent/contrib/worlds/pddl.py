@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.planning import PlanningEnv, PlanningOptions
-from treeagent.envs.planning.env import HIDDEN
-from treeagent.envs.planning.problem import ROOT, Domain, Literal, Problem, Schema, supertypes
+from treeagent.contrib.worlds.planning import PlanningEnv, PlanningOptions
+from treeagent.contrib.worlds.planning.env import HIDDEN
+from treeagent.contrib.worlds.planning.problem import ROOT, Domain, Literal, Problem, Schema, supertypes
 from treeagent.types import Split, Task, UserError
 
 Files = str | list[str]

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from itertools import count as numbers
 
+from treeagent.contrib.worlds.planning.problem import Fact, Problem, State, sentence
 from treeagent.envs.base import probability
-from treeagent.envs.planning.problem import Fact, Problem, State, sentence
 
 _PATIENCE = 20_000
 """States that the planner expands before it gives up."""

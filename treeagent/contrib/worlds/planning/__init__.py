@@ -1,5 +1,5 @@
 """Planning problems in PDDL, whose size controls the horizon."""
 
-from treeagent.envs.planning.env import PlanningEnv, PlanningOptions
+from treeagent.contrib.worlds.planning.env import PlanningEnv, PlanningOptions
 
 __all__ = ["PlanningEnv", "PlanningOptions"]

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from treeagent.contrib.worlds.planning import PlanningEnv, PlanningOptions
+from treeagent.contrib.worlds.planning.domains import DRAW, draw_tireworld, problem_of, read_domain
+from treeagent.contrib.worlds.planning.planner import Planner
+from treeagent.contrib.worlds.planning.problem import Problem, State
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.envs.planning import PlanningEnv, PlanningOptions
-from treeagent.envs.planning.domains import DRAW, draw_tireworld, problem_of, read_domain
-from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Problem, State
 from treeagent.types import Task, ToolCall, UserError
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")

@@ -11,7 +11,7 @@ from importlib import resources
 from itertools import pairwise
 from string import ascii_lowercase
 
-from treeagent.envs.planning.problem import Domain, Fact, Literal, Problem, Schema, supertypes
+from treeagent.contrib.worlds.planning.problem import Domain, Fact, Literal, Problem, Schema, supertypes
 
 PEGS = ("peg1", "peg2", "peg3")
 
