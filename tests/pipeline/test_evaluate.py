@@ -14,6 +14,7 @@ from treeagent.config import EvaluateConfig, Mode, RunConfig
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.turn import ReAct
+from treeagent.pipeline.evaluate import transcript
 from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan
 from treeagent.pipeline.report.describe import ending, steps
@@ -481,3 +482,15 @@ def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:
         summarise("dpo", "greedy", failed, 1.5)
     for other in (Outcome("c", 0.0, 1, error="OSError: gone"), Outcome("c", 0.0, 0)):
         assert summarise("dpo", "greedy", [*failed, other], 1.5)["success"] == 0.0
+
+
+def test_each_episode_is_told_when_it_ends_and_reads_as_a_transcript() -> None:
+    tasks, ended = SHOP.tasks("test", 3), list[tuple[Outcome, Tree]]()
+    actors, dynamics = Actors(Shopper(), Shopper(greedy=True), None), EnvDynamics(SHOP, max_steps=8)
+    hear = lambda outcome, episode: ended.append((outcome, episode))  # noqa: E731
+    outcomes, _, episodes = asyncio.run(play(actors, dynamics, dynamics, tasks, "greedy", RUN, hear))
+    assert sorted(outcome.task_id for outcome, _ in ended) == sorted(outcome.task_id for outcome in outcomes)
+    words = transcript(episodes[0])
+    assert tasks[0].prompt in words
+    assert words.count("agent: ") == outcomes[0].steps
+    assert words.endswith(ending(episodes[0]))

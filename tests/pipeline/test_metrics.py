@@ -1,10 +1,12 @@
 """The cost of searches, by hand."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from treeagent.pipeline.metrics import Cost
+from treeagent.generators.base import Usage
+from treeagent.pipeline.metrics import Cost, Event, heartbeat
 from treeagent.search.node import Budget, Node, Tree
 from treeagent.types import State, Task
 
@@ -22,3 +24,13 @@ def test_rates_of_a_resumed_search_leave_out_what_was_on_disk() -> None:
     assert metrics["simulations_per_second"] == pytest.approx(10)
     assert metrics["tokens_per_second"] == pytest.approx(40)
     assert metrics["best_value"] == pytest.approx(0.75)
+
+
+def test_a_job_tells_its_tokens_while_one_call_of_the_model_lasts() -> None:
+    usage, events = Usage(generated_tokens=50), list[Event]()
+    with heartbeat(events.append, "evaluate-base-greedy", 3, usage):
+        usage.generated_tokens += 7
+        deadline = time.monotonic() + 20
+        while not events and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert (events[0].index, events[0].tokens) == (3, 7)

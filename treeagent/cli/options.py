@@ -53,15 +53,20 @@ def chosen_settings(
     out: Path,
     checkpoint: Path | None = None,
     trees: Path | None = None,
+    otherwise: str | None = None,
 ) -> RunConfig:
     """The settings of a command, from the first of these that exists: ``--config``; the run that is resumed; the run
-    ``trees``; the run that ``checkpoint`` is from, in whose environment and format the policy was trained."""
+    ``trees``; the run that ``checkpoint`` is from, in whose environment and format the policy was trained; the recipe
+    ``otherwise``."""
     runs = [*([out] if resume else []), *([] if trees is None else [trees])]
     if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
         runs.append(folder.parent)
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
     if config is None and own is not None:
         require_trust(own, overrides or (), trust)
+    if config is None and own is None and otherwise is not None:
+        config = otherwise
+        Terminal(stderr=True).print(f"settings of the recipe {config}: choose others by --config", soft_wrap=True)
     found = load_config(own if config is None else find_recipe(config), overrides or (), seed=seed)
     require_trusted_worlds(found, trust)
     return found

@@ -153,7 +153,7 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     policy = find_checkpoint(checkpoint)
-    settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
+    settings = chosen_settings(config, overrides, seed, resume, trust, out, policy, otherwise="first_look")
     from treeagent import loop
 
     print_results(loop.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())

@@ -359,7 +359,7 @@ class LocalGenerator(Generator):
         turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
         states = form.begun(turns, count) if form is not None else []
         known = torch.arange(size) < self.vocabulary if size > self.vocabulary else None
-        stops = torch.tensor(request.stop_ids)
+        stops, counted = torch.tensor(request.stop_ids), 0
         for step in range(steps):
             allowed = known if form is None else torch.from_numpy(form.allowed(states, size))
             tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
@@ -369,6 +369,9 @@ class LocalGenerator(Generator):
             lengths = torch.where(ended, step + 1, lengths)
             if any(pauses):
                 _pause(tokens[:, : step + 1], lengths, pauses)
+            drawn = int(lengths.clamp(max=step + 1).sum())
+            self.usage.generated_tokens += drawn - counted  # as they come, since who watches a run reads it
+            counted = drawn
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
             # A row at its own limit stays where it is: a position beyond the context would fail.
@@ -376,7 +379,7 @@ class LocalGenerator(Generator):
             positions, end = places[:, None].expand(rows, count), past + (step + 1) * count
             columns = seen[..., :end], keys[:, :end], mask[..., :end]
             logits = self._logits(cache, tokens[:, step], positions, *columns).float().cpu()
-        self.usage.generated_tokens += int(lengths.sum())
+        self.usage.generated_tokens += int(lengths.sum()) - counted
         samples: list[list[Sample]] = [[] for _ in leaves]
         for row, sibling in np.ndindex(rows, count):
             length, leaf = int(lengths[row, sibling]), leaves[row]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,13 +17,16 @@ from treeagent.pipeline import build
 from treeagent.pipeline.collect import BatchJob, batches
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import with_planning_world, world_model
-from treeagent.pipeline.metrics import Emit
+from treeagent.pipeline.metrics import Emit, Event, heartbeat
 from treeagent.pipeline.outcomes import (
+    Outcome,
     PlayedBatch,
     Row,
     all_failed_at_start,
     delete_batches,
     evaluation_stage,
+    limits_in_words,
+    limits_met,
     load_batch,
     save_batch,
     summarise,
@@ -30,8 +34,18 @@ from treeagent.pipeline.outcomes import (
 from treeagent.pipeline.play import play, playable_together, replan
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.report.describe import ending, observation, steps
+from treeagent.search.node import Tree
 from treeagent.store import shards, write_atomic
 from treeagent.types import Split
+from treeagent.visible import visible
+
+_FIRST = 3
+"""Episodes after which a limit that cuts most of them off is told."""
+_TRANSCRIPT = "transcript"
+"""Name of the events that hold a transcript, of which the first is shown."""
+_SHOWN = 400
+"""Characters of a turn or an observation in the transcript of the first episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +119,29 @@ def play_jobs(
                 waiting.append(job)
             else:
                 add_batch(job, batch)
-    waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
+    waiting.sort(key=lambda job: job.mode != "greedy")  # a user sees the first episode soon
+    tokens, told = dict[tuple[str, int], int](), set[str]()
+
+    def figures(stage: str) -> dict[str, str]:
+        spent = sum(tokens.values())
+        return {"": stage.removeprefix("evaluate-")} | ({"tokens": f"{spent:,}"} if spent else {})
+
     with progress.track(work, sum(len(job.tasks) for job in waiting)) as advance:
-        for job, batch in run_jobs(evaluate_batch, waiting, config):
+
+        def on_event(event: Event) -> None:
+            once = event.name if event.name == _TRANSCRIPT else event.told
+            if once and once not in told:
+                told.add(once)
+                progress.warn(event.told)
+            if event.tokens:
+                tokens[event.name, event.index] = event.tokens
+                advance(0, figures(event.name))
+
+        for job, batch in run_jobs(evaluate_batch, waiting, config, on_event):
             # The user may mend what made every episode of a batch fail before its first step, and resume.
             if not all_failed_at_start(batch[0]):
                 save_batch(job.outcomes(run), batch)
-            advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
+            advance(len(job.tasks), figures(job.name))
             add_batch(job, batch)
     delete_batches(job.outcomes(run) for jobs in jobs_by_stage.values() for job in jobs)
     return [run.facts(stage) for stage in jobs_by_stage]
@@ -133,10 +163,13 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = build.leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
-        played = [
-            asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config))
-            for group in playable_together(env, config.environment.parallel, build.tasks_at(env, job.split, job.tasks))
-        ]
+        tasks = build.tasks_at(env, job.split, job.tasks)
+        with heartbeat(emit, job.name, job.index, policy.generator.usage) as send:
+            first = _FirstEpisodes(job, send)
+            played = [
+                asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config, first.add))
+                for group in playable_together(env, config.environment.parallel, tasks)
+            ]
     policy.forget()
     outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
     for outcome in outcomes:
@@ -149,3 +182,45 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
         job.episodes.mkdir(exist_ok=True)
         job.write(job.episodes, episodes)
     return outcomes, seconds
+
+
+class _FirstEpisodes:
+    """Tells what a user should see before the end of an evaluation: the first greedy episode, and what is wrong with
+    most of the first ones."""
+
+    def __init__(self, job: EvaluationJob, send: Emit) -> None:
+        self._job, self._send = job, send
+        self._outcomes: list[Outcome] = []
+        self._limits = Counter[str]()
+
+    def add(self, outcome: Outcome, episode: Tree) -> None:
+        """Take the next episode that ended."""
+        if len(self._outcomes) >= _FIRST:
+            return
+        self._outcomes.append(outcome)
+        self._limits.update(limits_met(outcome, episode, None, self._job.config.search.limits))
+        if self._job.mode == "greedy" and self._job.index == 0 and len(self._outcomes) == 1:
+            self._send(Event(_TRANSCRIPT, told=transcript(episode)))
+        if len(self._outcomes) == _FIRST:
+            turns, invalid = (sum(getattr(each, name) for each in self._outcomes) for name in ("steps", "invalid"))
+            for sentence in limits_in_words(self._limits, _FIRST):
+                self._tell(f"of the first {_FIRST} episodes: {sentence}")
+            if invalid > turns / 2:
+                self._tell(
+                    f"of the first {turns} turns, {invalid} hold no call that the environment takes: show the model "
+                    "how (policy.shots=2), or make it write calls alone (policy.structured=true)"
+                )
+
+    def _tell(self, sentence: str) -> None:
+        self._send(Event(self._job.name, told=sentence))
+
+
+def transcript(episode: Tree) -> str:
+    """The episode in words: its task, each turn of the agent and what the environment answered."""
+    lines, node = [f"the first episode, task {episode.task.id}: {episode.task.prompt}"], episode.root
+    for edge in steps(episode):
+        lines.append(f"  agent: {edge.action.text.strip():.{_SHOWN}}")
+        if edge.child is not None:
+            lines.append(f"  environment: {observation(node, edge.child).strip():.{_SHOWN}}")
+            node = edge.child
+    return visible("\n".join((*lines, f"  {ending(episode)}")), lines=True)

@@ -1,5 +1,6 @@
 """Events that running jobs send, and the cost of searches. Both feed progress bars, metrics.jsonl and stage facts."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,9 +102,36 @@ class Event:
     index: int = 0
     """Index of the batch whose ``cost`` this is."""
     cost: Cost | None = None
+    tokens: int = 0
+    """Tokens that the batch ``index`` has read or generated so far."""
+    told: str = ""
+    """A sentence or a transcript for the user."""
 
 
 Emit = Callable[[Event], None]
+
+
+@contextmanager
+def heartbeat(emit: Emit, name: str, index: int, usage: Usage) -> Iterator[Emit]:
+    """Context that emits the tokens of a job so far every two seconds, since one call of the model may take minutes. It
+    yields ``emit`` for use in this thread."""
+    lock, ended, before = threading.Lock(), threading.Event(), usage.encoded_tokens + usage.generated_tokens
+
+    def send(event: Event) -> None:
+        with lock:
+            emit(event)
+
+    def beat() -> None:
+        while not ended.wait(2.0):
+            send(Event(name, index=index, tokens=usage.encoded_tokens + usage.generated_tokens - before))
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield send
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Meter:

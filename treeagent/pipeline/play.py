@@ -21,6 +21,8 @@ from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, V
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
+OnEnd = Callable[[Outcome, Tree], None]
+"""Hears of each episode when it ends, before its plan's cost and limits are known."""
 Played = tuple[list[Outcome], list[Tree], list[Tree]]
 """Outcomes, trees and episodes, each in the order of the tasks; no trees where nothing was planned."""
 
@@ -44,7 +46,13 @@ def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Se
 
 
 async def play(
-    actors: Actors, blind: Dynamics, verified: Dynamics, tasks: Sequence[Task], mode: Mode, config: RunConfig
+    actors: Actors,
+    blind: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: RunConfig,
+    on_end: OnEnd = lambda outcome, episode: None,
 ) -> Played:
     """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
@@ -60,7 +68,7 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
     plans = [_plan(mode, tree, config) for tree in trees] or [()] * len(tasks)
-    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, config.search.step_seconds)
+    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, config.search.step_seconds, on_end)
     for outcome, episode, tree in zip(outcomes, episodes, trees or [None] * len(tasks), strict=True):
         if tree is not None:
             outcome.budget.add(tree.budget)
@@ -121,6 +129,7 @@ async def execute(
     seeds: Sequence[int],
     plans: Sequence[Sequence[Edge]],
     step_seconds: float | None = None,
+    on_end: OnEnd = lambda outcome, episode: None,
 ) -> tuple[list[Outcome], list[Tree]]:
     """Take the actions of each plan, then those of the policy, until the task ends. An episode also ends, with an error
     in its outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot
@@ -138,11 +147,17 @@ async def execute(
         proposed = await _propose(policy, [one for one in active if not left[id(one[0])]])
         return {growth: actions[0] for growth, actions in left.items() if actions} | proposed
 
-    return await _episodes(dynamics, growths, choose, step_seconds, [policy])
+    return await _episodes(dynamics, growths, choose, step_seconds, [policy], on_end)
 
 
 async def replan(
-    actors: Actors, model: Dynamics, verified: Dynamics, tasks: Sequence[Task], mode: Mode, config: RunConfig
+    actors: Actors,
+    model: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: RunConfig,
+    on_end: OnEnd = lambda outcome, episode: None,
 ) -> Played:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
@@ -176,7 +191,7 @@ async def replan(
     seeds = episode_seeds(config, mode, tasks)
     growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=seconds))
     policies = [each for each in (actors.sampling, actors.greedy, actors.value) if each is not None]
-    outcomes, episodes = await _episodes(verified, growths, choose, seconds, policies)
+    outcomes, episodes = await _episodes(verified, growths, choose, seconds, policies, on_end)
     for outcome, episode in zip(outcomes, episodes, strict=True):
         outcome.error = episode.error = outcome.error or broken.get(outcome.task_id, "")
         outcome.limits = limits_met(outcome, episode, None, config.search.limits)
@@ -203,6 +218,7 @@ async def _episodes(
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
     policies: Sequence[object],
+    on_end: OnEnd,
 ) -> tuple[list[Outcome], list[Tree]]:
     """Play until each task ends or fails. With concurrent policies, no episode waits for another."""
     runs: list[Episode] = [(growth, []) for growth in growths]
@@ -217,11 +233,19 @@ async def _episodes(
                 last_node(growth, path).edges.append(edge)
                 path.append(edge)
             await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
-            active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+            for growth, path in active:
+                if _is_over(path):
+                    on_end(_outcome(growth, path), growth.tree)
+            active = [run for run in active if not _is_over(run[1])]
 
     independent = all(map(is_concurrent, policies))
     await asyncio.gather(*map(play_until_end, [[run] for run in runs] if independent else [runs]))
     return [_outcome(growth, path) for growth, path in runs], [growth.tree for growth in growths]
+
+
+def _is_over(path: Sequence[Edge]) -> bool:
+    """Whether an episode has ended or failed with its last step."""
+    return path[-1].child is None or path[-1].child.ended
 
 
 def _outcome(growth: Growth, path: Sequence[Edge]) -> Outcome:
