@@ -99,6 +99,12 @@ def test_values_before_the_first_visit_by_hand() -> None:
     assert new_action_value(node(*tried, untried, value=0.6), values) == pytest.approx(0.38)
 
 
+def test_a_value_outside_the_range_of_returns_counts_as_its_end() -> None:
+    """V = 0.5 above the range [0.4, 0.41] is worth 1 and not 10, V = 0.3 is worth 0, both minus 0.1."""
+    values = ValueRange(0.4, 0.41)
+    assert [new_action_value(node(value=v), values) for v in (0.5, 0.3)] == pytest.approx([0.9, -0.1])
+
+
 def test_min_max_normalisation() -> None:
     values = ValueRange()
     assert values.normalise(3.0) == 0.5

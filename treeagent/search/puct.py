@@ -79,9 +79,10 @@ def new_action_score(node: Node, values: ValueRange, c_init: float) -> float:
 
 def new_action_value(node: Node, values: ValueRange) -> float:
     """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), minus ``FIRST_PLAY_REDUCTION``. V(s)
-    estimates the policy's next sample, and W sums the returns of the samples so far."""
+    estimates the policy's next sample, and W sums the returns of the samples so far. Q̂ is clipped
+    to [0, 1], since V(s) may lie outside the range of the returns seen."""
     mean = (node.value + node.edge_values) / (1 + node.edge_visits)
-    return values.normalise(mean) - FIRST_PLAY_REDUCTION
+    return min(max(values.normalise(mean), 0.0), 1.0) - FIRST_PLAY_REDUCTION
 
 
 Key = tuple[bool, str]
