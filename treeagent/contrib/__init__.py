@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 NAMES: Mapping[str, Mapping[str, str]] = {
     "environment.name": {
+        "agentdojo": "treeagent.contrib.worlds.tasksets.agentdojo:AgentDojoEnv",
         "alfworld": "treeagent.contrib.worlds.alfworld:AlfworldEnv",
         "bfcl": "treeagent.contrib.worlds.tasksets.bfcl:BfclEnv",
         "booking": "treeagent.contrib.worlds.booking:BookingEnv",
@@ -14,6 +15,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "planning": "treeagent.contrib.worlds.planning:PlanningEnv",
         "python": "treeagent.contrib.worlds.python:PythonEnv",
         "qa": "treeagent.contrib.worlds.qa:QaEnv",
+        "reasoning": "treeagent.contrib.worlds.tasksets.reasoning:ReasoningEnv",
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",

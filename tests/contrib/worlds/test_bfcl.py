@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from measure_tasksets import every_task
 
 from treeagent.contrib.worlds.tasksets.bfcl import Api, BfclEnv, BfclOptions
-from treeagent.contrib.worlds.tasksets.measure import every_task
 from treeagent.envs import check_env
 from treeagent.envs.calls import as_call
 from treeagent.envs.check import check_tasks

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 import pytest
+from measure_tasksets import every_task
 
-from treeagent.contrib.worlds.tasksets.measure import every_task
 from treeagent.contrib.worlds.tasksets.tau2 import Tau2Env, Tau2Options
 from treeagent.envs import check_env
 from treeagent.envs.calls import as_call

@@ -1,4 +1,4 @@
-"""Measure task sets: ``python -m treeagent.contrib.worlds.tasksets.measure bfcl '{"category": "base"}'``.
+"""Measure task sets: ``python tests/contrib/worlds/measure_tasksets.py bfcl '{"category": "base"}'``.
 
 Prints one row: tasks, solved by the set's own solution, solved by an idle agent, random branches that equal their
 replays, milliseconds of a step and of a branch (snapshot and restore), kB of a pickled state.
@@ -45,18 +45,21 @@ def measure(name: str, options: dict[str, object]) -> dict[str, object]:
     gold = sum(verdict(env, task, lambda: env.demonstrator(0.0).act(rng)[1]) == 1 for task in tasks)
     idle = sum(verdict(env, task, lambda: env.idle) == 1 for task in tasks)
 
-    def walk(calls: Sequence[str] = ()) -> tuple[list[str], list[StepResult]]:
+    def walk(calls: Sequence[str] = (), least: int = 1) -> tuple[list[str], list[StepResult]]:
         made, results = list[str](), list[StepResult]()
-        while len(made) < (len(calls) or rng.randint(1, 8)) and not (results and results[-1][2]):
+        while len(made) < (len(calls) or rng.randint(least, 8)) and not (results and results[-1][2]):
             made.append(calls[len(made)] if calls else env.demonstrator(0.5).act(rng)[1])
             call, begun = as_call(made[-1], env.tools()), perf_counter()
             results.append(env.step(call))
             steps.append(perf_counter() - begun)
         return made, results
 
-    for task in rng.choices(tasks, k=_BRANCHES):
+    while len(sizes) < _BRANCHES:
+        task = rng.choice(tasks)
         env.reset(options={"task": task})
-        before, _ = walk()
+        before, results = walk(least=0)
+        if results and results[-1][2]:
+            continue  # nothing branches off the end
         begun = perf_counter()
         snapshot = env.snapshot()
         taken = perf_counter() - begun
