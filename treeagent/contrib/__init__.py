@@ -16,6 +16,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "python": "treeagent.contrib.worlds.python:PythonEnv",
         "qa": "treeagent.contrib.worlds.qa:QaEnv",
         "reasoning": "treeagent.contrib.worlds.tasksets.reasoning:ReasoningEnv",
+        "sandbox": "treeagent.contrib.worlds.sandbox:SandboxEnv",
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",

@@ -1,0 +1,236 @@
+"""The environment of a sandbox: repair a small repository with a shell, edits and tests."""
+
+import json
+import random
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
+
+from treeagent.contrib.worlds.python.env import _slip
+from treeagent.contrib.worlds.python.tasks import draw_task
+from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
+from treeagent.contrib.worlds.tasksets import split_of
+from treeagent.envs.base import ToolSpec, probability
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused, ToolEnv
+from treeagent.types import Split, Task, ToolCall, UserError
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class SandboxOptions:
+    """Settings of ``SandboxEnv``."""
+
+    tasks: FilePath | None = None
+    """Your own tasks instead of the generated ones: a JSONL file with ``id``, ``prompt``, ``files`` (path to text),
+    ``checks`` ([module, function, arguments, value] each, which the agent never sees) and ``solution`` (path to
+    text)."""
+    seconds: float = Field(default=10.0, gt=0, le=60)
+    """Most wall-clock time of a command, in seconds. CPU time is limited to 2 seconds."""
+    megabytes: int = Field(default=256, ge=64, le=4096)
+    """Most memory of a command, in MiB."""
+    shown: int = Field(default=2000, ge=20)
+    """Most characters of an output that the agent reads."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Repository:
+    """The answer key: a repository, hidden checks of what its functions return, and files that pass them."""
+
+    files: Mapping[str, str]
+    checks: tuple[tuple[str, str, list[Any], Any], ...]
+    solution: Mapping[str, str]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class _Row(Repository):
+    """A line of a file of tasks."""
+
+    id: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The state of an episode."""
+
+    box: object = field(default_factory=dict[str, str])
+    """A snapshot of the box."""
+    tested: bool = False
+    """Whether the tests passed after the last edit. Only demonstrators use it."""
+    verdict: float | None = None
+
+
+_TEST = "python -m pytest"
+_TOOLS = (
+    text_tool("shell", "Run a command: ls, cat FILE, grep TEXT [FILE], rm FILE, python FILE.", "command"),
+    text_tool("write", "Write a file.", "path", "text"),
+    text_tool("edit", "Replace a passage of a file, which occurs once, by another.", "path", "old", "new"),
+    text_tool("test", "Run the tests of the repository."),
+    text_tool("submit", "Hand in the repository. Ends the visit."),
+)
+
+
+class SandboxEnv(ToolEnv[Repository, Visit]):
+    """Repair a repository in a sandbox, with a shell, edits and tests. The reward is 1 if all hidden checks hold.
+
+    The generated tasks have one function with a fault, and tests that may not show it. The checks are calls; their
+    expected values never enter the sandbox. ``make_box`` makes another kind of sandbox than ``PythonBox``."""
+
+    options_type = SandboxOptions
+    key_type = Repository
+    visit_type = Visit
+    opening = "the repository is open"
+
+    def __init__(self, options: SandboxOptions | None = None, make_box: Callable[[], Box] | None = None) -> None:
+        self.options = options or SandboxOptions()
+        self.box = make_box() if make_box else PythonBox(self.options.seconds, self.options.megabytes)
+        self._checker = PythonBox(self.options.seconds, self.options.megabytes)
+        self._own = None if self.options.tasks is None else own_tasks(self.options.tasks)
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return _TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if self._own is None:
+            return [repair_task(split, index) for index in range(start, start + count)]
+        found = [task for task in self._own if task.split == split]
+        if start + count > len(found):
+            raise UserError(f"{split} of {self.options.tasks} has {len(found)} tasks, not {start + count}")
+        return found[start : start + count]
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        answer = super().reset(seed=seed, options=options)
+        self.box.start(self.key.files)
+        self.visit = Visit(self.box.snapshot())
+        return answer
+
+    def act(self, call: ToolCall) -> str:
+        visit, arguments = self.visit, {key: str(value) for key, value in call.arguments.items()}
+        self.box.restore(visit.box)
+        match call.name:
+            case "submit":
+                self.visit = replace(visit, verdict=float(self._passes()))
+                return "handed in"
+            case "write":
+                return self._write(arguments["path"], arguments["text"])
+            case "edit":
+                text, old = self._read(arguments["path"]), arguments["old"]
+                if text.count(old) != 1:
+                    raise CallRefused(f"old occurs {text.count(old)} times in {arguments['path']}, not once")
+                return self._write(arguments["path"], text.replace(old, arguments["new"]))
+        ran = self.box.run(_TEST if call.name == "test" else arguments["command"])
+        self.visit = Visit(self.box.snapshot(), tested=call.name == "test" and ran.code == 0)
+        output, most = ran.output.strip() or "no output", self.options.shown
+        shown = output if len(output) <= most else f"{output[:most]} and {len(output) - most} more characters"
+        return f"{shown}\n(exit code {ran.code})" if ran.code else shown
+
+    def verdict(self) -> float | None:
+        return self.visit.verdict
+
+    def files(self) -> dict[str, str]:
+        """The files of the box now, by path."""
+        self.box.restore(self.visit.box)
+        paths = self.box.run("find . -type f").output.splitlines()
+        return {path.removeprefix("./"): self._read(path) for path in paths}
+
+    def demonstrator(self, noise: float) -> "Repairer":
+        return Repairer(self, noise)
+
+    def close(self) -> None:
+        self.box.close()
+
+    def _read(self, path: str) -> str:
+        ran = self.box.run(shlex.join(["cat", path]))
+        if ran.code:
+            raise CallRefused(ran.output)
+        return ran.output
+
+    def _write(self, path: str, text: str) -> str:
+        ran = self.box.run(f"printf %s {shlex.quote(text)} > {shlex.quote(path)}")
+        if ran.code:
+            raise CallRefused(ran.output)
+        self.visit = Visit(self.box.snapshot())
+        return "written"
+
+    def _passes(self) -> bool:
+        return passes(self.files(), self.key.checks, self._checker)
+
+
+class Repairer:
+    """Writes the files of the solution, runs the tests, and submits. With probability ``noise`` it writes one with an
+    error, looks at the files, or submits at once."""
+
+    def __init__(self, env: SandboxEnv, noise: float) -> None:
+        self._env, self._noise = env, probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        env, files = self._env, self._env.files()
+        missing = [(path, text) for path, text in env.key.solution.items() if files.get(path) != text]
+        path, text = missing[0] if missing else next(iter(env.key.solution.items()))
+        if rng.random() < self._noise:
+            slip = f"write {json.dumps({'path': path, 'text': _slip(text, rng)})}"
+            return "perhaps", rng.choice([slip, "shell[ls]", f"shell[cat {path}]", "test[]", "submit[]"])
+        if missing:
+            return f"{path} is wrong", f"write {json.dumps({'path': path, 'text': text})}"
+        return ("it works", "submit[]") if env.visit.tested else ("try it", "test[]")
+
+
+def passes(files: Mapping[str, str], checks: Sequence[tuple[str, str, list[Any], Any]], box: PythonBox) -> bool:
+    """Whether the functions in files return the expected values. True is not 1, and 1.0 is not 1."""
+    box.start(files)
+    found = box.values([(module, name, arguments) for module, name, arguments, _ in checks])
+    return json.dumps(found) == json.dumps([["value", value] for *_, value in checks])
+
+
+@lru_cache(maxsize=1024)
+def repair_task(split: Split, index: int) -> Task:
+    """A task with a fault that the hidden checks notice: an exercise of the ``python`` world, its solution mutated."""
+    exercise = draw_task(split, index, difficulty=2)
+    gold, tests = str(exercise.data["gold"]), exercise.data["tests"]
+    examples = exercise.data["examples"]
+    assert isinstance(tests, list) and isinstance(examples, list)
+    rng = random.Random(f"repair {exercise.id}")
+    while (fault := _slip(gold, rng)) == gold or not _differ(fault, gold, [argument for argument, _ in tests]):
+        continue
+    shown = "".join(
+        f"def test_{n}():\n    assert f({given}) == {value}\n\n" for n, (given, value) in enumerate(examples)
+    )
+    files = {"solution.py": f"{fault}\n", "test_solution.py": f"from solution import f\n\n\n{shown}"}
+    checks = [["solution", "f", [argument], value] for argument, value in tests]
+    data: dict[str, Any] = {"files": files, "checks": checks, "solution": {"solution.py": f"{gold}\n"}}
+    prompt = exercise.prompt.replace("Write f(xs):", "Repair f(xs) in solution.py:")
+    return Task(f"repair-{split}-{index}", prompt, split, exercise.seed, data)
+
+
+def _differ(fault: str, gold: str, arguments: Sequence[list[int]]) -> bool:
+    """Whether two functions differ on an argument. Both are made here, so they run here."""
+    one, two = dict[str, Any](), dict[str, Any]()
+    exec(gold, one)
+    try:
+        exec(fault, two)
+        return any(json.dumps(one["f"](list(each))) != json.dumps(two["f"](list(each))) for each in arguments)
+    except Exception:
+        return True
+
+
+def own_tasks(path: Path) -> list[Task]:
+    """The tasks of a user's file. Each is proven first: the checks fail before, and hold with the solution."""
+    form, box, tasks = TypeAdapter(_Row), PythonBox(), list[Task]()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = form.validate_json(line)
+        except ValidationError as error:
+            raise UserError(f"{path}, line {number}, is no task: {error.errors()[0]['msg']}") from error
+        if passes(row.files, row.checks, box) or not passes({**row.files, **row.solution}, row.checks, box):
+            raise UserError(f"{path}, line {number}: the checks must fail before the solution and hold with it")
+        data = {"files": dict(row.files), "checks": [list(each) for each in row.checks], "solution": dict(row.solution)}
+        tasks.append(Task(row.id, row.prompt, split_of(row.id), number, data))
+    return tasks
