@@ -1,5 +1,4 @@
-"""The settings of one run: combines the configuration of every package, reads TOML files and dotted overrides, and
-rejects unknown keys."""
+"""The settings of one run, read from TOML files and dotted overrides."""
 
 import difflib
 import json
@@ -57,11 +56,10 @@ Tracker = Literal["tensorboard", "trackio", "wandb"]
 LARGE = 30_000_000
 """Number of weights from which a model counts as large."""
 _MUON_DECAY = 0.01
-"""Weight decay with Muon. Without it, Muon's updates make the weights grow (Liu et al. 2025)."""
+"""Weight decay with Muon, without which the weights grow (Liu et al. 2025)."""
 
 
 def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
-    """Check that there is a name, and none twice: checkpoints are named after methods, results after modes."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{list(names)} is empty or names one twice: name at least one, and each once")
     return names
@@ -88,18 +86,10 @@ class EnvironmentConfig:
     wrappers: Annotated[tuple[Wrapper, ...], REACHES_OUT] = ()
     """Wrappers, the innermost first: names, "module:Class", or tables of ``name`` and ``options``."""
 
-    @model_validator(mode="after")
-    def _some_range(self) -> Self:
-        low, high = self.returns
-        if not low < high:
-            raise ValueError(f"returns ({low:g}, {high:g}) is no range: give the least return first")
-        return self
-
 
 @dataclass(frozen=True, config=_STRICT)
 class PolicyConfig(ModelConfig):
-    """The language model that acts. A policy from scratch trains all weights in its warm start, and its adapter, if
-    ``lora`` is set, after it."""
+    """The language model that acts. A policy from scratch trains all weights in its warm start."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the policy; DPO, GRPO and distillation divide logits by it too."""
@@ -128,29 +118,26 @@ class PolicyConfig(ModelConfig):
 
     @property
     def is_structured(self) -> bool:
-        """Whether turns are constrained while they are sampled."""
         return self.model is not None and self.generator == "local" if self.structured is None else self.structured
 
     @property
     def most_thought(self) -> int | None:
-        """``thought_tokens``, resolved: after so many sampled tokens a turn is led into its call; None: no limit."""
+        """``thought_tokens``, resolved; None: no limit."""
         if self.is_structured and self.generator != "local":
             return None
         return self.thought_tokens or (None if self.model is None else max(self.max_new_tokens // 2, 1))
 
     @property
     def is_told(self) -> bool:
-        """Whether a prompt explains the format and the tools, which a model from scratch learns from demonstrations."""
+        """Whether a prompt explains the format and the tools. A model from scratch learns them from demonstrations."""
         return bool(self.instructions) and (self.model is not None or self.instructions != "auto")
 
     @property
     def preface(self) -> str:
-        """The user's own text at the beginning of every prompt."""
         return "" if self.instructions == "auto" else self.instructions
 
     def most_tokens(self, context: int) -> int | None:
-        """Tokens of a prompt from which old observations are left out, for a model whose context holds ``context``
-        tokens; None if nothing is ever left out."""
+        """Tokens of a prompt from which old observations are left out; None if they never are."""
         if self.context == "refuse":
             return None
         room = context - self.max_new_tokens
@@ -185,7 +172,7 @@ class Training:
     """An update stops early after this many validations in a row without a new best; 0 never stops early."""
 
     def at_rate(self, trained: int | None) -> Self:
-        """These settings with a learning rate. ``trained`` is the number of weights if all are; None: an adapter."""
+        """With a learning rate. ``trained`` is the number of weights if all are; None: an adapter."""
         large = trained is not None and trained >= LARGE
         return replace(self, learning_rate=self.learning_rate or self.rates[large])
 
@@ -292,7 +279,6 @@ class EvaluateConfig:
 
     @property
     def places(self) -> range:
-        """Indices of the held-out tasks in the test split."""
         return range(self.first_task, self.first_task + self.tasks)
 
 
@@ -320,12 +306,11 @@ class AdaptConfig:
         return self
 
     def imagined_in(self, number: int) -> float:
-        """The maximum fraction of imagined trees in round ``number``, counted from 1."""
+        """The largest share of imagined trees in round ``number``, counted from 1."""
         return self.imagined[number - 1] if isinstance(self.imagined, tuple) else self.imagined
 
     @property
     def imagines(self) -> bool:
-        """Whether any round may search in the world model."""
         return any(self.imagined) if isinstance(self.imagined, tuple) else self.imagined > 0
 
 
@@ -394,30 +379,20 @@ class RunConfig:
     adapt: AdaptConfig = Field(default_factory=AdaptConfig)
     world: WorldConfig = Field(default_factory=WorldConfig)
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        chains = self.search.method == "best_of_n" and not self.search.options.get("estimate_all")
-        if self.update.advantages.kind == "gae" and chains:
-            raise ValueError(
-                "update.advantages.kind is 'gae', which needs V(s) of every state, but best_of_n estimates only ends: "
-                "set search.options={estimate_all=true}"
-            )
-        return self
-
     def batch(self, tasks: int, workers: int | None = None) -> int:
-        """Trees of a batch for a stage with so many tasks, such that all workers search equally many batches."""
+        """Trees of a batch of a stage, such that all workers search equally many batches."""
         workers = max(self.workers if workers is None else workers, 1)
         rounds = -(-tasks // (self.collect.batch * workers))
         return max(-(-tasks // (rounds * workers)), 1) if tasks else 1
 
     def precision(self, model: ModelConfig) -> Precision:
-        """``training.precision``, resolved for the training of a model."""
+        """``training.precision``, resolved."""
         if self.training.precision == "auto":
             return "float32" if model.device_map in (None, "cpu", "mps") else "bfloat16"
         return self.training.precision
 
     def learner(self, kind: type[LearnerConfig], stage: Training, model: ModelConfig | None = None) -> LearnerConfig:
-        """The settings of the training of a model, by default the policy: those of the stage, above ``[training]``."""
+        """The settings of a training, by default of the policy: those of the stage, above ``[training]``."""
         own = {key: value for key, value in asdict(stage.at_rate(None)).items() if value is not None}
         values = asdict(self.training) | {"precision": self.precision(model or self.policy)} | own
         return kind(**values, weight_decay=_MUON_DECAY if stage.optimiser == "muon" else 0.0, seed=self.seed)
@@ -435,9 +410,8 @@ class RunConfig:
 def load_config(
     path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None, world: Path | None = None
 ) -> RunConfig:
-    """The defaults, then a TOML file (above the one that it ``extends``), overrides such as ``collect.tasks=32`` in
-    TOML or as bare words, and ``seed``, in this order. The table ``world`` of the file ``world`` replaces that of
-    ``path``."""
+    """The defaults, then a TOML file (above the one that it ``extends``), overrides such as ``collect.tasks=32``, and
+    ``seed``. The table ``world`` of the file ``world`` replaces that of ``path``."""
     settings = {} if path is None else _read_settings(path)
     if world is not None:
         settings["world"] = _read_settings(world).get("world", {})
@@ -455,8 +429,8 @@ def load_config(
 
 
 def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
-    """The settings of a file that name code to run or a machine to contact (those marked ``REACHES_OUT``), except
-    defaults, built-in names and those that an override gives."""
+    """The settings of a file that name code or a machine (``REACHES_OUT``), except defaults, built-in names and those
+    that an override gives."""
     written, overridden = _flat(_read_settings(path)), dict[str, Any]()
     for override in overrides:
         _override(overridden, override)
@@ -475,8 +449,7 @@ _END = "# end\n"
 
 
 def dump_config(config: RunConfig) -> str:
-    """Every setting that is not None as TOML, which ``load_config`` reads back. The comments at both ends tell a file
-    that was cut short."""
+    """Every setting that is not None as TOML. The comments at both ends tell a file that was cut short."""
     settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
     return _FIRST_LINE + tomli_w.dumps(settings) + _END
 
@@ -488,12 +461,11 @@ def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
-    """Every setting by its dotted key."""
     return _flat(TypeAdapter(RunConfig).dump_python(config))
 
 
 def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
-    """All settings in order, those of optional tables too: dotted key, pydantic's description, class of the table."""
+    """All settings in order: dotted key, pydantic's description, class of the table."""
     for name, field in section.__pydantic_fields__.items():
         table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
         if table is None:
@@ -518,7 +490,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``below``, overridden key by key by ``above``, also inside nested tables."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -543,7 +514,6 @@ def _override(settings: dict[str, Any], override: str) -> None:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -566,6 +536,6 @@ def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
         near = difflib.get_close_matches(key, [known for known, _, _ in known_settings()], 3, cutoff=0.5)
         guess = f"did you mean {' or '.join(near)}? " if near else ""
         return f"{key} is no setting: {guess}docs/settings.md lists them all"
-    if first["type"] == "value_error":  # a section's own check across several settings
+    if first["type"] == "value_error":
         return f"{key or 'the config'}: {message}"
     return f"{key} is {json.dumps(value, default=str)}: {message}: correct it"

@@ -17,14 +17,14 @@ from treeagent.search.node import Tree
     ("taken", "kept", "distinct", "drawn", "named"),
     [
         (100, 95, 95, 9500, []),
-        (100, 94, 94, 100, ["6 of 100", "6%", "5 of 20 successes"]),
+        (100, 94, 94, 100, ["6 of 100", "6%"]),
         (2000, 2000, 48, 8000, ["48 of the 2000", "167 epochs"]),
     ],
 )
 def test_rows_left_out_and_epochs_over_few_rows_are_warned_of(
     taken: int, kept: int, distinct: int, drawn: int, named: list[str]
 ) -> None:
-    warnings = row_alarms(taken=taken, kept=kept, distinct=distinct, drawn=drawn, successes=20, successes_kept=15)
+    warnings = row_alarms(taken=taken, kept=kept, distinct=distinct, drawn=drawn)
     assert len(warnings) == bool(named)
     assert all(each in warnings[0] for each in named)
 

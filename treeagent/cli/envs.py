@@ -5,9 +5,8 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.table import Table
@@ -25,8 +24,7 @@ from treeagent.types import Task, UserError
 app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """The findings of the checks of one environment, each once."""
 
     tasks: int
@@ -67,18 +65,16 @@ def check(
     Example: treeagent envs check shop difficulty=1
     """
     config = load_config(None, [f"environment.name={env}", *(f"environment.options.{each}" for each in options or ())])
-    settings = config.environment.options
-    make = WorkerEnv if worker else make_env
+    settings, make, say = config.environment.options, WorkerEnv if worker else make_env, Terminal(soft_wrap=True).print
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-        say = Terminal(soft_wrap=True).print  # before close(), which may raise
+        # Told before close(), which may raise.
         say(
             f"{env}: {found.equal_branches} of {found.branches} branches equal their replays "
             f"({found.tasks} tasks, snapshots {checked.snapshot_kind})"
         )
-        kinds = {"not checked": found.skipped, "advice": found.advice, "violation": found.violations}
-        for kind, sentences in kinds.items():
-            for sentence in sentences:
+        for kind, told in ("not checked", found.skipped), ("advice", found.advice), ("violation", found.violations):
+            for sentence in told:
                 say(f"{kind}: {sentence}")
         say("violations found" if found.violations else "passed")
     if found.violations:
@@ -96,10 +92,9 @@ def new(
 
     Example: treeagent envs new lights
     """
-    if not (name.isidentifier() and name.islower()):
-        raise UserError(f"{name!r} cannot name a module: give a word in lower case, such as lights")
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UserError(f"{name!r} is a word or a module of Python's own: give another name, such as my_{name}")
+    taken = keyword.iskeyword(name) or name in sys.stdlib_module_names
+    if taken or not (name.isidentifier() and name.islower()):
+        raise UserError(f"{name!r} cannot name a module: give a word in lower case that Python does not use, as lights")
     title, say = name.title().replace("_", ""), Terminal(soft_wrap=True).print
     source = Path(example.__file__)
     written = {f"{name}.py": source, f"{name}_test.py": source.with_name("example_test.py")}
@@ -130,14 +125,9 @@ def find(name: str, checked: Env, other: Env, count: int) -> Findings:
         except Exception as error:  # a user's environment may raise anything
             differing, unplayed = [f"the check of formats, which plays in an event loop, met {cause_of(error)}"], []
         violations, skipped = [*violations, *differing], [*skipped, *unplayed]
-    return Findings(
-        len(tasks),
-        sum(report.branches for report in reports),
-        sum(report.equal_branches for report in reports),
-        tuple(dict.fromkeys(violations)),
-        tuple(dict.fromkeys(skipped)),
-        tuple(dict.fromkeys(_advice(checked, reports))),
-    )
+    branches, equal = (sum(getattr(report, kind) for report in reports) for kind in ("branches", "equal_branches"))
+    told = (tuple(dict.fromkeys(each)) for each in (violations, skipped, _advice(checked, reports)))
+    return Findings(len(tasks), branches, equal, *told)
 
 
 def _advice(env: Env, reports: Sequence[CheckReport]) -> Iterator[str]:
@@ -149,7 +139,6 @@ def _advice(env: Env, reports: Sequence[CheckReport]) -> Iterator[str]:
     solved, failed, unended = (sum(getattr(each, kind) for each in reports) for kind in ("solved", "failed", "unended"))
     if solved and unended and not failed and not env.only_success_ends:
         yield (
-            f"each of the {solved} episodes that ended was a success, and each failure ran on to a limit "
-            f"({unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
-            "results say that an end betrays a success to search"
+            f"all {solved} episodes that ended were successes, {unended} others ran on to a limit: if nothing but a "
+            "success can end an episode, set only_success_ends = True, so that results say so"
         )

@@ -56,12 +56,10 @@ def chosen_settings(
     otherwise: str | None = None,
 ) -> RunConfig:
     """The settings of a command, from the first of these that exists: ``--config``; the run that is resumed; the run
-    ``trees``; the run that ``checkpoint`` is from, in whose environment and format the policy was trained; the recipe
-    ``otherwise``."""
-    runs = [*([out] if resume else []), *([] if trees is None else [trees])]
-    if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
-        runs.append(folder.parent)
-    own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
+    ``trees``; the run that ``checkpoint`` is from; the recipe ``otherwise``."""
+    folder = Path(os.path.abspath(checkpoint)).parent if checkpoint is not None else Path()
+    runs = out if resume else None, trees, folder.parent if folder.name == "checkpoints" else None
+    own = next((run / "config.toml" for run in runs if run is not None and (run / "config.toml").is_file()), None)
     if config is None and own is not None:
         require_trust(own, overrides or (), trust)
     if config is None and own is None and otherwise is not None:
@@ -73,8 +71,8 @@ def chosen_settings(
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
-    """Print that the settings of a file are used that the user did not name. A downloaded run may neither run code here
-    nor send data to another machine, so it is refused if it names code or a machine that the user did not name too."""
+    """Tell that a file's settings are used, and refuse it if they name code or a machine that the user did not name: a
+    downloaded run may neither run code here nor send data elsewhere."""
     for key, value in () if trust else reaching_out(file, overrides):
         raise UserError(
             f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine: read the file, then "
@@ -93,24 +91,23 @@ def require_trusted_worlds(config: RunConfig, trust: bool) -> None:
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
     """Separate an optional CHECKPOINT from the KEY=VALUE arguments after it."""
     settings = list(overrides or ())
-    if checkpoint is None or ("=" in checkpoint and not Path(checkpoint).is_dir()):
-        return None, [*([] if checkpoint is None else [checkpoint]), *settings]
-    return find_checkpoint(checkpoint), settings
+    if checkpoint is not None and "=" in checkpoint and not Path(checkpoint).is_dir():
+        return None, [checkpoint, *settings]
+    return None if checkpoint is None else find_checkpoint(checkpoint), settings
 
 
 def find_checkpoint(name: str) -> Path:
     """The checkpoint in a folder, or a name on the hub."""
     path = Path(name)
-    if path.is_dir():
-        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
-            raise RunError(
-                f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
-            )
+    if any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
         return path if path.name not in ("", "..") else path.resolve()  # results are named after the folder
     owner, _, model = name.partition("/")
     a_path = not owner.strip(".") or Path(owner).is_dir() or "/" in model or "=" in name
     if path.exists() or not model or a_path:
-        raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
+        raise RunError(
+            f"{name} is no checkpoint: give a folder with a config.json, such as RUN/checkpoints/base, or a hub name "
+            "such as org/model"
+        )
     return path
 
 

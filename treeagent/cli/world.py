@@ -1,5 +1,6 @@
 """``treeagent world``: fit a world model and audit it."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,11 +44,7 @@ def fit_world_model(
 
 
 @app.command("eval")
-def audit_world_model(
-    run_folder: RunFolder,
-    overrides: Overrides = None,
-    trust: Trust = False,
-) -> None:
+def audit_world_model(run_folder: RunFolder, overrides: Overrides = None, trust: Trust = False) -> None:
     """Audit RUN's world model: compare its predictions with the environment's answers on held-out tasks.
 
     Reads RUN/trees and RUN/checkpoints/world, or the model of the last round, and writes RUN/fidelity.json.
@@ -58,9 +55,8 @@ def audit_world_model(
     from treeagent.pipeline.world_audit import audit_world
 
     run = Run.open(run_folder)
-    for file in (run.path / "config.toml", run.path / "world.toml"):
-        if file.is_file():
-            require_trust(file, overrides or (), trust)
+    for file in filter(Path.is_file, (run.path / "config.toml", run.path / "world.toml")):
+        require_trust(file, overrides or (), trust)
     config, model = world_of(run, overrides or ())
     require_trusted_worlds(config, trust)
     Terminal().print("", fidelity_table(audit_world(config, run, model)), sep="\n")

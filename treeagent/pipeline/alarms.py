@@ -8,19 +8,16 @@ from typing import Any
 from treeagent.search.node import Tree, finished_paths, outcome, solved
 from treeagent.views.figures import Figures, mean
 
-_CUT_OFF = 0.2
-"""Share of demonstrations that a limit of steps may end without a warning."""
-_LEFT_OUT = 0.05
-"""A warm start warns if more than this share of its rows is left out as too long."""
+_CUT_OFF, _LEFT_OUT = 0.2, 0.05
+"""Shares of demonstrations that a limit of steps may end, and of their rows that may be too long."""
 _EPOCHS = 100
-"""A warm start warns if it makes more than this many passes over its distinct rows: the model then memorises them."""
+"""Passes over the distinct rows of a warm start from which it only memorises them."""
 _EXPLAINED = 0.01
-"""A value head that explains a smaller share of the variance of returns is no better than a constant."""
+"""Share of the variance of returns below which a value head is no better than a constant."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
-    """Warnings about the last round against the first, from the ``tree_figures`` of all rounds. Rounds without real
-    trees do not count."""
+    """Warnings about the last round with real trees against the first, from the ``tree_figures`` of all rounds."""
     searched = [figures for figures in history if "success" in figures]
     if len(searched) < 2 or "success" not in history[-1]:
         return []
@@ -32,15 +29,13 @@ def alarms(history: Sequence[Figures]) -> list[str]:
         warnings.append(f"{name}: {told}: {cure}")
 
     narrower = last["reward_std"] < 0.7 * first["reward_std"]
-    # The spread also falls when tasks are mastered, but then returns rise. The entropy may stay the same if a round's
-    # tasks are new to the policy.
+    # The spread also falls when tasks are mastered, but then returns rise.
     worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
     stuck = last["reward"] <= first["reward"] + 0.02 and last["entropy"] < 0.7 * first["entropy"]
     if narrower and (worse or stuck):
         spread = {"reward_std": "the spread of returns", "entropy": "the entropy", "reward": "the mean return"}
-        warn(
-            "echo trap", {**spread, "success": "success"}, "take smaller steps, stronger anchors or more diverse tasks"
-        )
+        cure = "take smaller steps, stronger anchors or more diverse tasks"
+        warn("echo trap", {**spread, "success": "success"}, cure)
     if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
         cure = "anchor the update, or imitate valid steps for a while"
         warn("format", {"invalid": "the share of malformed or refused steps"}, cure)
@@ -61,7 +56,7 @@ def alarms(history: Sequence[Figures]) -> list[str]:
 
 
 def imagination_alarms(target: float, allowed: float) -> list[str]:
-    """A warning if the audit of a world model allows a smaller share of imagined trees than the settings ask for."""
+    """A warning if the audit allows a smaller share of imagined trees than the settings ask for."""
     if allowed >= target:
         return []
     return [
@@ -71,7 +66,7 @@ def imagination_alarms(target: float, allowed: float) -> list[str]:
 
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
-    """Warnings from the metrics of one update, whose best weights are kept, so that a collapse shows only here."""
+    """Warnings from the metrics of one update. Its best weights are kept, so a collapse shows only here."""
     warnings: list[str] = []
     names = ("validation", "clip_ratio/region_mean", "kl")
     validations, clips, distances = ([row[name] for row in rows if name in row] for name in names)
@@ -93,7 +88,6 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
 
 
 def value_alarms(explained: Sequence[float]) -> list[str]:
-    """A warning if no fit of a value head explains anything of the variance of returns."""
     if max(explained) >= _EXPLAINED:
         return []
     return [
@@ -103,7 +97,6 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
 
 
 def cut_off_alarms(cut_off: int, demonstrations: int, max_steps: int) -> list[str]:
-    """A warning if a limit of steps ended a fifth of the demonstrations, which no further training mends."""
     if cut_off < _CUT_OFF * max(demonstrations, 1):
         return []
     return [
@@ -112,17 +105,14 @@ def cut_off_alarms(cut_off: int, demonstrations: int, max_steps: int) -> list[st
     ]
 
 
-def row_alarms(
-    *, taken: int, kept: int, distinct: int, drawn: int, successes: int = 0, successes_kept: int = 0
-) -> list[str]:
-    """Warnings about the rows of a warm start: those ``taken`` from demonstrations and ``kept`` within
-    ``warm_start.max_tokens``, the ``distinct`` ones of these, and the rows ``drawn`` in training."""
+def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
+    """Warnings about the rows of a warm start: ``taken`` from demonstrations, ``kept`` within its ``max_tokens``,
+    ``distinct`` among these, and ``drawn`` in training."""
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
             f"warm start: {taken - kept} of {taken} rows ({(taken - kept) / taken:.0%}) are longer than "
-            f"warm_start.max_tokens and left out, and with them {successes - successes_kept} of {successes} successes: "
-            "raise it to learn from them too"
+            "warm_start.max_tokens and left out: raise it to learn from them too"
         )
     if distinct and drawn > _EPOCHS * distinct:
         warnings.append(
@@ -134,10 +124,9 @@ def row_alarms(
 
 
 def refusal_sentence(trees: Iterable[Tree]) -> str:
-    """A clause with the commonest answer to malformed or refused calls and its count; empty if there were none."""
-    refusals = Counter(
-        node.state.messages[-1].content.strip() for tree in trees for node in tree.nodes() if node.invalid
-    )
+    """A clause with the commonest answer to malformed or refused calls; empty if there were none."""
+    nodes = (node for tree in trees for node in tree.nodes())
+    refusals = Counter(node.state.messages[-1].content.strip() for node in nodes if node.invalid)
     if not refusals:
         return ""
     [(reason, count)] = refusals.most_common(1)
@@ -145,17 +134,12 @@ def refusal_sentence(trees: Iterable[Tree]) -> str:
 
 
 def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) -> str:
-    """Likely reasons why an update has nothing to learn from these trees; empty if a tree holds a success, and a tree
-    holds episodes with different returns. ``stages`` are the facts of the run's stages."""
-    read: list[Tree] = []
-    any_solved = any_spread = False
-    for tree in trees:
-        read.append(tree)
-        any_solved = any_solved or solved(tree)
-        any_spread = any_spread or len({round(outcome(path), 9) for path in finished_paths(tree)}) > 1
-        if any_solved and any_spread:
+    """Likely reasons why an update has nothing to learn from these trees; empty if one holds a success, and one
+    episodes with different returns. ``stages`` are the facts of the run's stages."""
+    read = list(trees)
+    if any(map(solved, read)):
+        if any(len({round(outcome(path), 9) for path in finished_paths(tree)}) > 1 for tree in read):
             return ""
-    if any_solved:
         return f"in none of {len(read)} trees do two episodes return different rewards (are the tasks too easy?)"
     warm = stages.get("warm_start", {})
     causes = [f"search found no success in {len(read)} trees", refusal_sentence(read)]
@@ -165,5 +149,4 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) 
 
 
 def _alarm_threshold(share: float, least: float) -> float:
-    """Twice the first round's ``share``, or halfway between it and 1 if that is lower, and at least ``least``."""
     return max(least, min(2 * share, (1 + share) / 2))

@@ -1,14 +1,13 @@
-"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one: one
-file for each view and split, and a README.md that declares them."""
+"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one."""
 
 import hashlib
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
@@ -17,7 +16,7 @@ from huggingface_hub import DatasetCardData
 from treeagent.config import RunConfig, dump_config
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Progress
-from treeagent.search.node import Edge, Tree
+from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_place, shards
 from treeagent.types import Message, as_read
@@ -32,12 +31,9 @@ from treeagent.visible import visible
 Row = dict[str, Any]
 _IGNORED = -100
 """The label by which torch and TRL exclude a token from the loss."""
-_ROW_GROUP = 1000
-"""Rows of a row group of a parquet file."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """One config of the dataset: its columns, and the function that converts a tree to rows."""
 
     columns: pyarrow.Schema
@@ -57,33 +53,18 @@ def export(config: RunConfig, run: Run, progress: Progress, views: Sequence[str]
     begun = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(begun, ignore_errors=True)  # of an export that was killed
     counts, digest = Counter[tuple[str, str]](), hashlib.sha256(dump_config(config).encode())
-    writers, waiting = dict[tuple[str, str], Any](), defaultdict[tuple[str, str], list[Row]](list)
+    writers = dict[tuple[str, str], Any]()
     with ExitStack() as files, progress.track("export", len(collected)) as advance:
-
-        def write(view: str, split: str) -> None:
-            place, columns = begun / view / f"{split}.parquet", VIEWS[view].columns
-            if (view, split) not in writers:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                writers[view, split] = files.enter_context(pyarrow.parquet.ParquetWriter(place, columns))
-            rows = waiting.pop((view, split))
-            counts[view, split] += len(rows)
-            writers[view, split].write_table(pyarrow.Table.from_pylist(rows, schema=columns))
-
         for path in collected:
             digest.update(path.read_bytes())
-            for tree in read_as(from_record, path.parent, *shard_place(path)):
-                if tree.text_only and set(views) != {"transitions"}:
-                    raise RunError(
-                        f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only "
-                        "--view transitions of it"
-                    )
-                for view in views:
-                    waiting[view, tree.task.split] += VIEWS[view].rows(tree, config)
-                    if len(waiting[view, tree.task.split]) >= _ROW_GROUP:
-                        write(view, tree.task.split)
+            for (view, split), rows in _shard_rows(path, config, views).items():
+                place, columns = begun / view / f"{split}.parquet", VIEWS[view].columns
+                if (view, split) not in writers:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    writers[view, split] = files.enter_context(pyarrow.parquet.ParquetWriter(place, columns))
+                writers[view, split].write_table(pyarrow.Table.from_pylist(rows, schema=columns))
+                counts[view, split] += len(rows)
             advance()
-        for key in [key for key, rows in waiting.items() if rows]:
-            write(*key)
     totals = {view: sum(count for (each, _), count in counts.items() if each == view) for view in views}
     if empty := [view for view in views if not totals[view]]:
         shutil.rmtree(begun, ignore_errors=True)
@@ -93,9 +74,24 @@ def export(config: RunConfig, run: Run, progress: Progress, views: Sequence[str]
     return totals
 
 
+def _shard_rows(path: Path, config: RunConfig, views: Sequence[str]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of a shard's trees by view and split."""
+    found = defaultdict[tuple[str, str], list[Row]](list)
+    for tree in read_as(from_record, path.parent, *shard_place(path)):
+        if tree.text_only and set(views) != {"transitions"}:
+            raise RunError(
+                f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only --view "
+                "transitions of it"
+            )
+        for view in views:
+            if rows := list(VIEWS[view].rows(tree, config)):
+                found[view, tree.task.split] += rows
+    return found
+
+
 def _card(config: RunConfig, counts: Mapping[tuple[str, str], int], digest: str) -> str:
-    """README.md, whose header declares the files. Without the digest of trees and settings in it, the library, which
-    caches by folder name and header, could return the rows of another export."""
+    """README.md, whose header declares the files. The digest keeps the library, which caches by folder name and header,
+    from returning the rows of another export."""
     header = DatasetCardData(
         pretty_name="Search trees of a language agent",
         tags=["treeagent", "trl", "agent", "tree-search"],
@@ -110,13 +106,12 @@ def _card(config: RunConfig, counts: Mapping[tuple[str, str], int], digest: str)
             for view in dict.fromkeys(view for view, _ in counts)
         ],
     )
-    table = [f"| {view} | {split} | {count:,} |" for (view, split), count in counts.items()]
-    rows = "\n".join(("| config | split | rows |", "|---|---|---|", *table))
+    rows = "\n".join(f"| {view} | {split} | {count:,} |" for (view, split), count in counts.items())
     return (
-        f"---\n{header}\n---\n\n# Search trees as training data, by treeagent\n\n{rows}\n\n`sft` trains by TRL's "
-        "SFTTrainer as it is; `pairs` train by DPOTrainer on `prompt`, `chosen` and `rejected`. The ids are those that "
-        "were sampled, for the tokenizer of the policy.\n\n## Settings\n\n```toml\n"
-        f"{visible(dump_config(config), lines=True)}```\n"
+        f"---\n{header}\n---\n\n# Search trees as training data, by treeagent\n\n| config | split | rows |\n"
+        f"|---|---|---|\n{rows}\n\n`sft` trains by TRL's SFTTrainer as it is; `pairs` train by DPOTrainer on `prompt`, "
+        "`chosen` and `rejected`. The ids are those that were sampled.\n\n## Settings\n\n"
+        f"```toml\n{visible(dump_config(config), lines=True)}```\n"
     )
 
 
@@ -147,8 +142,7 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for row in advantage_rows(tree, advantages([tree], config.update.advantages)):
-        yield {field.name: getattr(row, field.name) for field in fields(row)}
+    yield from map(asdict, advantage_rows(tree, advantages([tree], config.update.advantages)))
 
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -185,40 +179,27 @@ def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for row in value_rows(tree, config.update.values):
-        yield {
-            "task_id": row.task_id,
-            "input_ids": row.token_ids,
-            "value_positions": row.value_positions,
-            "value_targets": row.value_targets,
-            "origin": row.origin,
-        }
+        yield asdict(row) | {"input_ids": row.token_ids}
 
 
 def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for step in transitions(tree, config.policy.format):
-        row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
-        yield row | {"history": _message_rows(step.history)}
+        yield asdict(step) | {"history": _message_rows(step.history)}
 
 
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
-    """The conversation of every prompt in the tree as the policy read it, by token ids: up to each state and up to each
-    action drawn there."""
+    """The conversation up to each state and to each action drawn there, as the policy read it, by token ids."""
     found: dict[tuple[int, ...], tuple[Message, ...]] = {}
     for path, node in tree.walk():
         *_, (start, _) = tree.segments(path)
         prompt, messages = tree.prompt_ids(path), as_read(node.state.messages, start.left_out)
         found.setdefault(prompt, messages)
-        for edge in node.edges:
-            found.setdefault(prompt + edge.action.token_ids, _conversation_with(messages, edge))
+        *earlier, last = messages
+        kept, prefix = (earlier, last.content) if last.partial else (messages, "")
+        for edge in node.edges:  # an action may continue a partial turn
+            turn = Message("assistant", prefix + edge.action.text, partial=edge.thought)
+            found.setdefault(prompt + edge.action.token_ids, (*kept, turn))
     return found
-
-
-def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
-    """The conversation up to and including an action. The action may continue a partial turn."""
-    *earlier, last = messages
-    prefix = last.content if last.partial else ""
-    turn = Message("assistant", prefix + edge.action.text, partial=edge.thought)
-    return (*earlier, turn) if last.partial else (*earlier, last, turn)
 
 
 def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:

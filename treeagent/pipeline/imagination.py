@@ -16,16 +16,14 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.pipeline.folder import Run
 from treeagent.store import regular
-from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, UserError
+from treeagent.types import Action, Dynamics, State, Task, Transition, UserError
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.language import LocalWriter, RemoteWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.wording import INSTRUCTIONS, WITHOUT_REASONING, Wording
 
 _loaded = lru_cache(maxsize=1)(load_checkpoint)
-"""Load a checkpoint, and keep the last one in memory for the next batch of trees."""
-
-
+"""Keeps the last checkpoint in memory for the next batch of trees."""
 SETTINGS = "world.toml"
 """The file in RUN with the settings with which ``treeagent world fit`` made its world model."""
 
@@ -36,7 +34,7 @@ def memory_path(world: Path) -> Path:
 
 
 def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
-    """The settings and the folder of a run's world model: from ``treeagent world fit``, or else from the last round."""
+    """The settings and the folder of a run's world model: from ``world fit``, or else from the last round."""
     if run.is_done("world"):
         return load_config(regular(run.path / SETTINGS), overrides), run.checkpoints / "world"
     rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
@@ -46,14 +44,14 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
 
 
 def wording(config: RunConfig) -> Wording:
-    """The form of prompts and answers. A model trained from scratch gets no instructions."""
+    """The form of prompts and answers, without instructions for a model from scratch."""
     settings = config.world
     instructions = INSTRUCTIONS if settings.reasoning else WITHOUT_REASONING
     return Wording(instructions if settings.model else "", settings.reasoning, settings.observations)
 
 
 def require_world(config: RunConfig) -> None:
-    """Check early that everything is available that a world model with these settings needs."""
+    """Check that a world model with these settings has what it needs."""
     settings = config.world
     if settings.model is not None and settings.generator != "remote":
         load_tokenizer(settings.model)
@@ -65,12 +63,8 @@ def require_world(config: RunConfig) -> None:
 
 @contextmanager
 def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Iterator[ExperienceModel]:
-    """Context that yields the world model in the folder ``world`` as a dynamics. Turns are read by the tools of
-    ``env``, and what its wrappers refuse is refused in imagination, too."""
-
-    def forbids(call: str | ToolCall) -> str | None:
-        return env.refusal(call) if isinstance(env, EnvWrapper) else None
-
+    """Context that yields the world model in the folder ``world`` as a dynamics. What the wrappers of ``env`` refuse is
+    refused in imagination, too."""
     settings, writer = config.world, _writer(config, world)
     with closing(ReplayBuffer(memory_path(world))) if settings.examples else nullcontext() as memory:
         try:
@@ -83,7 +77,7 @@ def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Itera
                 return_range=config.environment.returns,
                 format=config.policy.format,
                 tools=env.tools() if env is not None else (),
-                forbids=forbids,
+                forbids=env.refusal if isinstance(env, EnvWrapper) else lambda call: None,
             )
         finally:
             if isinstance(writer, LocalWriter):

@@ -1,7 +1,7 @@
 """Replay the best paths of imagined trees in the environment before anything learns from the trees."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from treeagent.search.config import SearchConfig
@@ -17,16 +17,11 @@ _ROUNDING = 0.0015
 async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, config: SearchConfig) -> None:
     """Mark freshly grown trees as imagined and verify them; after ``steps`` environment steps in a tree, no further
     replay starts."""
-    mark_imagined(trees)
-    for tree in trees if steps else ():
-        await verify(tree, environment, steps, config)
-
-
-def mark_imagined(trees: Iterable[Tree]) -> None:
-    """Mark every node as imagined, including the root."""
     for tree in trees:
         for node in tree.nodes():
             node.origin = "imagined"
+        if steps:
+            await verify(tree, environment, steps, config)
 
 
 async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchConfig) -> None:
@@ -59,8 +54,8 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
 
 
 def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
-    """The finished path with the highest return among those with an imagined end (ties: likelier, then shorter), or
-    (). A path that a limit cut off before it earned anything is left out."""
+    """The finished path with an imagined end and the highest return (ties: likelier, then shorter), or (). One that a
+    limit cut off before it earned anything does not count."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
@@ -103,31 +98,21 @@ async def _replay(
 
 
 async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
-    """Play the last edge of ``path`` in the environment and replace its imagined node by the real one. Returns whether
-    the two are the same."""
+    """Replace the imagined node at the end of ``path`` by the environment's. Returns whether the two are the same: in
+    flags, reward and, up to white space at the end, observation."""
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
-    if (
-        real is imagined
-        or not _is_same_node(imagined, real)
-        or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING
-    ):
+    texts = [last_answer(node.state.messages).rstrip() for node in (imagined, real)]
+    flags = [(node.terminated, node.truncated, node.invalid) for node in (imagined, real)]
+    same = texts[0] == texts[1] and flags[0] == flags[1]
+    if real is imagined or not same or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
     # The actions below were sampled after exactly these messages and token ids.
     real.state = replace(real.state, messages=imagined.state.messages)
     real.value, real.edges = imagined.value, imagined.edges
     real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
     return True
-
-
-def _is_same_node(imagined: Node, real: Node) -> bool:
-    """Whether two nodes have the same flags and, up to white space at the end, observation."""
-    imagined_text, real_text = last_answer(imagined.state.messages), last_answer(real.state.messages)
-    flags = ("terminated", "truncated", "invalid")
-    return imagined_text.rstrip() == real_text.rstrip() and all(
-        getattr(imagined, flag) == getattr(real, flag) for flag in flags
-    )
 
 
 def _keep_verified(node: Node, discount: float) -> None:

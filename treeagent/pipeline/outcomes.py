@@ -1,6 +1,4 @@
-"""Outcomes of the episodes of an evaluation. Finished batches are kept on disk until their row is complete, so that a
-resumed evaluation plays none of them twice.
-"""
+"""Outcomes of the episodes of an evaluation, kept on disk until their row is complete."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +31,6 @@ CURES = {
 
 
 def evaluation_stage(policy: str, mode: str) -> str:
-    """Name of the stage that plays a policy in a mode, such as "evaluate-base-mcts"."""
     return f"evaluate-{policy}-{mode}"
 
 
@@ -49,19 +46,17 @@ class Outcome:
     budget: Budget = field(default_factory=Budget)
     """The cost of planning and execution together."""
     error: str = ""
-    """Why the episode or its planning failed; empty if neither did."""
+    """Why the episode or its planning failed."""
     found: bool | None = None
-    """Whether planning reached an end that is a success, although it saw no reward. None if this is unknown: nothing
-    was planned, or a world model answered."""
+    """Whether planning, which saw no reward, reached a success; None if nothing was planned or a model answered."""
     end_shows_success: bool = False
-    """Whether search could tell a success without seeing rewards, because in this environment only a success ends an
-    episode (``Env.only_success_ends``)."""
+    """Whether an end betrayed a success to search (``Env.only_success_ends``)."""
     invalid: int = 0
     """Steps of the executed episode with a malformed turn or a refused call."""
     cut_off: bool = False
-    """Whether a limit of steps ended the episode: ``environment.max_steps``, or one of the environment's own."""
+    """Whether a limit of steps ended the episode."""
     limits: tuple[str, ...] = ()
-    """The limits that cut the episode, a turn or its planning off, as ``limits_met`` names them."""
+    """The limits that it met (``limits_met``)."""
     planning_tokens: int = 0
     """The tokens of ``budget`` that planning sampled."""
     reasoned: int = 0
@@ -69,17 +64,16 @@ class Outcome:
 
     @property
     def success(self) -> bool:
-        """Whether the return is at least 1, up to rounding, which counts as full success."""
+        """Whether the return is at least 1, up to rounding."""
         return reaches(self.reward, 1.0)
 
 
 PlayedBatch = tuple[list[Outcome], float]
-"""The outcomes of a batch, in the order of its tasks, and its wall time in seconds."""
+"""The outcomes of a batch and its wall time in seconds."""
 _BATCH = TypeAdapter(PlayedBatch)
 
 
 def save_batch(path: Path, batch: PlayedBatch) -> None:
-    """Write a finished batch, atomically."""
     outcomes, seconds = batch
     written = [
         asdict(replace(each, task_id=storable(str(each.task_id)), error=storable(each.error))) for each in outcomes
@@ -97,7 +91,6 @@ def load_batch(path: Path) -> PlayedBatch | None:
 
 
 def delete_batches(paths: Iterable[Path]) -> None:
-    """Remove files of batches, and their folder if it is empty then."""
     for path in paths:
         path.unlink(missing_ok=True)
         with suppress(OSError):  # the folder holds other batches, or does not exist
@@ -105,7 +98,7 @@ def delete_batches(paths: Iterable[Path]) -> None:
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
-    """Make one row of results (docs/files.md explains its keys), with the 95 % Wilson interval of success."""
+    """One row of results (docs/files.md), with the 95 % Wilson interval of success."""
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
     if all_failed_at_start(outcomes):
         raise UserError(
@@ -162,7 +155,7 @@ def limits_met(outcome: Outcome, episode: Tree, plan: Tree | None, limits: Limit
 
 
 def limits_in_words(met: Mapping[str, int], episodes: int) -> list[str]:
-    """Sentences that name the limits that cut off many of some episodes, with the cure."""
+    """Sentences that name the limits that cut off many of so many episodes."""
     return [
         f"{met[limit] / episodes:.0%} of the episodes were cut off by {limit}: {cure}"
         for limit, cure in CURES.items()

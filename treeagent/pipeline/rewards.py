@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +21,7 @@ class Step:
     """One step of an episode, as input of a reward."""
 
     before: State
-    """The state before the action. Its ``messages`` are the conversation so far, and ``paid`` the sum of the rewards
-    so far, in the units of this function."""
+    """The state before the action, with the conversation so far and ``paid``, the sum of this function's rewards."""
     action: Action
     result: Transition
     """What followed, with the environment's own reward and its ``info``."""
@@ -32,7 +32,6 @@ class Step:
 
     @property
     def observation(self) -> str:
-        """The environment's answer."""
         return self.result.state.messages[-1].content
 
     @property
@@ -42,14 +41,12 @@ class Step:
 
     @property
     def ended(self) -> bool:
-        """Whether the episode ended with this step, or hit a limit."""
         return self.result.terminated or self.result.truncated
 
 
 class Reward(Protocol):
-    """A reward that is asked about many steps at once, for example because it calls a model. Its class has the
-    attribute ``options_type``, a dataclass that checks ``rewards.options``, and is made with a value of it and the
-    ``Place``."""
+    """A reward that is asked about many steps at once. Its class has the attribute ``options_type``, a dataclass that
+    checks ``rewards.options``, and is made with a value of it and the ``Place``."""
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         """The reward of each step. None leaves it open: V(s) of the state that follows then stands for it."""
@@ -61,33 +58,27 @@ class Place:
     """Where a reward is used."""
 
     config: RunConfig
-    """The run's settings."""
     env: Env
-    """The environment. Its episodes are in use: only ask it what does not depend on them, such as its tools."""
+    """Its episodes are in use: only ask it what does not depend on them, such as its tools."""
     run: Path
-    """The run's folder."""
     stage: str
     """The stage that searches, which is also the name of its trees."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain(Reward):
+class _Plain:
     """A function of one step as a ``Reward``."""
 
-    function: Callable[..., float | None]
-    options: dict[str, Any]
+    def __init__(self, function: Callable[..., float | None], options: dict[str, Any]) -> None:
+        self._score = partial(function, **options)
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
-        return [self.function(step, **self.options) for step in steps]
+        return list(map(self._score, steps))
 
 
-def make_reward(place: Place) -> Reward:
-    """The reward that the settings name."""
-    return reward_named(place.config.rewards.function, place.config.rewards.options, place)
-
-
-def reward_named(name: str, options: dict[str, Any], place: Place) -> Reward:
-    """The reward ``name`` with these options, also for a reward that is made of others."""
+def make_reward(place: Place, name: str | None = None, options: dict[str, Any] | None = None) -> Reward:
+    """The reward that the settings name, or the one of this name and options."""
+    settings = place.config.rewards
+    name, options = (settings.function, settings.options) if name is None else (name, options or {})
     found = seams.resolve("rewards.function", name, {})
     if (options_type := getattr(found, "options_type", None)) is not None:
         made: Reward = found(seams.checked(options_type, options, f"rewards.function {name!r}"), place)
@@ -108,7 +99,6 @@ class RewardedDynamics:
         return await self._dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Step the dynamics, and score the step."""
         transition = await self._dynamics.step(state, action)
         if transition.error:
             return transition

@@ -1,11 +1,10 @@
-"""Turns of a scripted player: demonstrations that a prompt shows, played or read from a file, and the check that an
-environment understands its player in every format."""
+"""Turns of a scripted player: demonstrations that a prompt shows, and the check that an environment understands its
+player in every format."""
 
 import asyncio
 import json
 import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ MOST_TRIES = 10
 
 
 def player_action(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
-    """A player's turn (its thought and its call) written in the grammar and parsed, as if a model had sampled it."""
+    """A player's turn (thought, call) written in the grammar and parsed, as if a model had sampled it."""
     thought, text = checked_turn(turn)
     return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
 
@@ -37,14 +36,14 @@ class Shot:
     """The turns: each the text of a whole turn, or a pair of thought and call."""
 
     def messages(self, grammar: Grammar, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-        """The demonstration as a conversation. Pairs of thought and call are written in the format of ``grammar``."""
+        """The demonstration as a conversation in the format of ``grammar``."""
         turns = (turn if isinstance(turn, str) else player_action(turn, grammar, tools).text for turn in self.turns)
         pairs = zip(self.prompts, turns, strict=True)
         return tuple(each for prompt, turn in pairs for each in (Message("user", prompt), Message("assistant", turn)))
 
 
 def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: str, seed: int) -> list[Shot]:
-    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise."""
+    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, without noise."""
     dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
     grammar, shots = make_grammar(format, tools=env.tools()), list[Shot]()
     player = env.demonstrator(0.0)
@@ -86,8 +85,7 @@ async def _episode(
 
 def read_shots(path: Path) -> list[Shot]:
     """The demonstrations of a file: JSON lines ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant",
-    "content": ...}, ...]}``. The turns of the assistant are shown as they are written. Messages after its last turn
-    are left out."""
+    "content": ...}, ...]}``, shown as they are written. Messages after the assistant's last turn are left out."""
     try:
         lines = regular(path).read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other line breaks
     except (OSError, UnicodeDecodeError) as error:
@@ -123,37 +121,27 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
     answers = {name: asyncio.run(_answers(env, tasks, make_grammar(name))) for name in FORMATS}
     if not all(answers.values()):
         return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
-    wrong = [sentence for name in answers for sentence in _differences(env, name, answers)]
+    wrong = list[str]()
+    for name, told in answers.items():
+        refused = {episode: reason for episode, reason in told.items() if reason}
+        others = [] if env.stochastic else list(answers.values())  # else equal calls may lead elsewhere
+        differing = [episode for episode in refused if any(other.get(episode) == "" for other in others)]
+        if shown := [*differing, *(refused if len(refused) == len(told) else ())]:
+            wrong.append(
+                f"policy.format {name!r}: {len(refused)} of {len(told)} calls are refused, {len(differing)} only "
+                f"in this format, such as {shown[0][-1]!r:.100} with {refused[shown[0]]!r:.200}: see that step "
+                "understands the calls that the demonstrator or legal_actions give"
+            )
     # Prompts list the tools alone, so that successful calls have to be calls of these.
     tools = env.tools()
     calls = [episode[-1] for episode, reason in answers["react"].items() if not reason]
-    others = [call for call in calls if tools and isinstance(read_call(as_call(call, tools), tools), str)]
-    if others:
+    foreign = [call for call in calls if tools and isinstance(read_call(as_call(call, tools), tools), str)]
+    if foreign:
         wrong.append(
-            f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that "
-            "a pretrained model reads of: list what they call, or have the demonstrator and legal_actions call them"
+            f"{len(foreign)} of {len(calls)} calls, such as {foreign[0]!r:.100}, are none of tools(), which are all "
+            "that a pretrained model reads of: list what they call, or call these"
         )
     return wrong, []
-
-
-def _differences(env: Env, name: str, answers: Mapping[str, Mapping[tuple[str, ...], str]]) -> list[str]:
-    """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
-    refused = {episode: reason for episode, reason in answers[name].items() if reason}
-    if refused and len(refused) == len(answers[name]):
-        reason, count = Counter(refused.values()).most_common(1)[0]
-        return [
-            f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
-            "see that step understands the calls that the demonstrator or legal_actions give"
-        ]
-    if env.stochastic:  # equal calls may lead to different states, so different answers are no error
-        return []
-    for other in answers:
-        if differing := [episode for episode in refused if answers[other].get(episode) == ""]:
-            return [
-                f"policy.format {name!r}: {len(differing)} calls are refused that succeed in format {other!r}, such as "
-                f"{differing[0][-1]!r:.100} with {refused[differing[0]]!r:.200}"
-            ]
-    return []
 
 
 async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:

@@ -11,7 +11,7 @@ from treeagent.pipeline.folder import Run, RunError
 
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
-    """A context in which the run's metrics also go to every tracker in ``config.trackers``."""
+    """Context in which the run's metrics also go to every tracker in ``config.trackers``."""
     opened = {name: _open(name, run) for name in run.config.trackers}
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:

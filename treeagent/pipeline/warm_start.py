@@ -77,8 +77,6 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         kept=len(rows),
         distinct=len({(row.token_ids, row.value_targets) for row in rows}),
         drawn=result.steps * sft.batch_size * sft.accumulation,
-        successes=sum(map(_succeeds, collected)),
-        successes_kept=sum(map(_succeeds, rows)),
     )
     for sentence in warnings:
         progress.warn(sentence)
@@ -136,10 +134,6 @@ def _end(demonstration: Tree) -> Node | None:
 def _outcome(demonstration: Tree) -> float | None:
     """The return of a demonstration, in reward units; None if it has no end."""
     return None if _end(demonstration) is None else path_return(demonstration_path(demonstration))
-
-
-def _succeeds(row: TokenRow) -> bool:
-    return reaches(max(row.value_targets, default=0.0), 1.0)
 
 
 def demonstration_rows(config: RunConfig, chat: ChatFormat, demonstration: Tree) -> Iterator[TokenRow]:

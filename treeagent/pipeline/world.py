@@ -1,4 +1,4 @@
-"""Fit a world model of a run's environment to the steps of its trees; ``world_audit.py`` tests it on held-out tasks."""
+"""Fit a world model to the steps of a run's trees; ``world_audit.py`` tests it on held-out tasks."""
 
 import hashlib
 import random
@@ -11,7 +11,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
+from treeagent.agent.checkpoint import load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.learners.config import SFTConfig
@@ -57,8 +57,8 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
     """Train a world model on the real steps of a run's trees and of demonstrations, without those of held-out tasks,
-    and store these steps in its memory next to ``out``. A world model on a server only gets the memory. ``last``: the
-    folder of an earlier model to continue from; None starts from ``world.model`` or from scratch."""
+    and store these steps in its memory next to ``out``, which is all that a model on a server gets. ``last``: the
+    folder of an earlier model to continue from."""
     if run.is_done(out.name):
         return out
     if last is None:
@@ -74,8 +74,8 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out)}
-    facts["demonstrated_steps"] = sum(tree.budget.environment_steps for tree in trees)
+    demonstrated = sum(tree.budget.environment_steps for tree in trees)
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
     with closing(ReplayBuffer(path, create=True)) as memory:
         memory.add(learnt)
         if config.world.generator != "remote":
@@ -108,17 +108,19 @@ def _train(
     learnt: Sequence[Experience],
     memory: ReplayBuffer,
 ) -> dict[str, Any]:
-    """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
-    plain, harder = _scratch(out)
+    words, (plain, harder) = wording(config), _scratch(out)
     if last is None:
-        checkpoint = _initial_checkpoint(config, learnt)
+        asked = (words.prompt(one.history, one.action)[-1].content for one in learnt)
+        texts = chain(asked, (words.target(one) for one in learnt))
+        seeds = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
+        checkpoint = replace(first_checkpoint(settings, texts, *seeds), head=None)
     else:
         checkpoint = load_checkpoint(last, device_map=settings.device_map)
     chat = ChatFormat(checkpoint.tokenizer)
 
     def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
-        answers = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows)
+        answers = answer_rows(found, chat, words, memory, settings.examples, end_rows)
         return [TokenRow(*row) for row in answers if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
@@ -152,20 +154,19 @@ def _scratch(out: Path) -> tuple[Path, Path]:
 
 
 def imagined_trees(number: int) -> str:
-    """The name of a round's imagined trees, and of the stage that grows them."""
     return f"{COLLECTED}-{number}-imagined"
 
 
 def claims_kept(run: Run, number: int) -> float | None:
-    """CR of a round's imagined trees (Word2World): of the replayed imagined successes, the share that succeeded in the
+    """CR of a round's imagined trees (Word2World): the share of replayed imagined successes that succeeded in the
     environment; None if none was replayed."""
     facts = run.stages().get(imagined_trees(number), {})
     return facts["claims_kept"] / facts["claims"] if facts.get("claims") else None
 
 
 def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
-    """The opening of the task of each tree, and every step that the trees took in the environment. The steps of a
-    harder variation get the id of the task that it varies, so that both are held out together."""
+    """The opening of each tree's task, and every step taken in the environment. Steps of a harder variation get the id
+    of the task that it varies, so that both are held out together."""
     for name in run.collections() if names is None else names:
         bases = run.stages().get(name, {}).get("bases", ())
         for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
@@ -175,14 +176,14 @@ def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experi
 
 
 def round_of(name: str) -> int:
-    """The number in the name of stored trees or of a world model; 0 if the name has none."""
+    """The number in a name of trees or of a world model; 0 if it has none."""
     found = re.search(r"\d+", name)
     return int(found[0]) if found else 0
 
 
 def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
-    """Split steps into (learnt, held out), whole tasks at a time. Equal steps count once; one that occurs on both
-    sides is held out, unless it is in ``known``, which an earlier fit has learnt."""
+    """Split steps into (learnt, held out), whole tasks at a time. A step on both sides is held out, unless it is in
+    ``known``, which an earlier fit has learnt."""
     before = {one.digest(): one for one in known}
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}
@@ -196,11 +197,3 @@ def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tupl
 def is_held_out(task_id: str) -> bool:
     share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
     return share < HELD_OUT
-
-
-def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:
-    words = wording(config)
-    prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
-    answers = (words.target(one) for one in learnt)
-    weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
-    return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -36,9 +36,8 @@ _COMMON = 0.01
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
-    """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json: on up to ``most`` steps
-    of held-out tasks, as whole real trees, newest first; if they are too few, on demonstrations of held-out tasks
-    too."""
+    """Test the world model in the folder ``world`` on up to ``most`` steps of held-out tasks: whole real trees, newest
+    first, then demonstrations. The findings are written to RUN/fidelity.json."""
     require_environment(config, run)
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
     newest_first = sorted(real, key=round_of, reverse=True)
@@ -51,7 +50,11 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
         raise RunError(f"no task of {run.path} is held out: collect more tasks")
-    selected = _whole_trees(steps, most)
+    selected = list[Experience]()
+    for tree in (list(found) for _, found in groupby(steps, key=lambda one: one.task_id)):
+        if selected and len(selected) + len(tree) > most:
+            break
+        selected += tree
     with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
@@ -69,17 +72,6 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     return fidelity
 
 
-def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
-    """The steps of the first trees, as many whole trees as hold at most ``most`` steps together, and at least one."""
-    selected: list[Experience] = []
-    for _, tree in groupby(steps, key=lambda one: one.task_id):
-        found = list(tree)
-        if selected and len(selected) + len(found) > most:
-            break
-        selected += found
-    return selected
-
-
 def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
     """Whole demonstrations of held-out tasks, until they hold ``steps`` steps."""
     trees = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
@@ -93,17 +85,13 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
-    """A function that returns the kind of a step's action. Calls that differ only in their numbers are one kind if
-    common; others are grouped by their first word, as are all whose first word is in ``free``."""
-    counts = Counter(_without_numbers(one.action) for one in found)
+    """A function that returns the kind of a step's action: the call without its numbers if that is common, else, and
+    for words in ``free``, its first word."""
+    counts = Counter(re.sub(r"\d+", "#", one.action) for one in found)
 
     def kind(one: Experience) -> str:
-        call = _without_numbers(one.action)
+        call = re.sub(r"\d+", "#", one.action)
         common = counts[call] >= max(2, _COMMON * len(found))
         return call if common and one.kind not in free else one.kind
 
     return kind
-
-
-def _without_numbers(call: str) -> str:
-    return re.sub(r"\d+", "#", call)

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent import seams
-from treeagent.pipeline.rewards import Place, Reward, Step, reward_named
+from treeagent.pipeline.rewards import Place, Reward, Step, make_reward
 from treeagent.types import UserError
 
 
@@ -39,7 +39,7 @@ class Weighted:
             name: seams.resolve("rewards.function", path, {}) for name, path in options.rules.items()
         }
         self.rewards: dict[str, Reward] = {
-            name: reward_named(table.get("function", ""), table.get("options", {}), place)
+            name: make_reward(place, table.get("function", ""), table.get("options", {}))
             for name, table in options.rewards.items()
         }
 

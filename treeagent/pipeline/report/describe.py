@@ -9,7 +9,7 @@ from treeagent.search.node import Edge, Node, Tree, reaches
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
-"""The results of one policy in one mode, as ``outcomes.summarise`` makes them."""
+"""The results of one policy in one mode (``outcomes.summarise``)."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
@@ -21,11 +21,11 @@ RESULT_COLUMNS = {
     "generated_tokens": "generated tokens",
     "seconds": "seconds",
 }
-"""Keys of a row, in the order in which they are shown, with their headings."""
+"""Keys of a row with their headings."""
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns to show for these rows; the column of errors only if an episode failed."""
+    """The columns to show; that of errors only if an episode failed."""
     failed = any(row.get("errors") for row in rows)
     return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
 
@@ -46,8 +46,8 @@ def cell(row: Row, key: str) -> str:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """A sentence that compares the most successful row, of equals the cheapest, with the starting point: the first
-    policy, in the mode "greedy" if it was played so."""
+    """A sentence that compares the most successful row, of equals the cheapest, with the first policy, greedy if it was
+    played so."""
     if not rows:
         return "Nothing has been evaluated yet."
     first = [row for row in rows if row["policy"] == rows[0]["policy"]]
@@ -63,7 +63,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def limits(rows: Sequence[Row]) -> list[str]:
-    """Sentences that name the limits that cut off many episodes as the cause, before any other advice."""
+    """Sentences that name the limits that cut off many episodes."""
     sentences = []
     for limit, cure in CURES.items():
         shares = [(row, row.get("limits", {}).get(limit, 0.0)) for row in rows]
@@ -73,8 +73,7 @@ def limits(rows: Sequence[Row]) -> list[str]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Sentences below the table of results: the star of a mode, and what each search found, took, and left to the
-    policy that goes on where a plan ends."""
+    """Sentences below the table: the star of a mode, and what each search found, took, and left to the policy."""
     sentences = []
     if any(row.get("pass_at_n") for row in rows):
         sentences.append(
@@ -115,7 +114,7 @@ def call_text(action: Action) -> str:
 
 
 def statistics(edge: Edge) -> dict[str, str]:
-    """N, Q and P of an edge as texts; once it was tried, also V of its child and the reward r."""
+    """N, Q and P of an edge; once it was tried, also V of its child and the reward r."""
     figures = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
     if edge.child is not None:
         figures["V"] = f"{edge.child.value:.3f}"
@@ -132,18 +131,8 @@ def marks(edge: Edge) -> list[str]:
     return found + [name for name in ("invalid", "repeat", "terminated", "truncated") if getattr(child, name)]
 
 
-def more_steps(node: Node) -> str:
-    """The number of steps below a node, for a place that does not show them."""
-    count, nodes = 0, [node]
-    while nodes:
-        edges = nodes.pop().edges
-        count += len(edges)
-        nodes += [edge.child for edge in edges if edge.child is not None]
-    return f"… {count:,} more step{'s' if count > 1 else ''}"
-
-
 def observation(parent: Node, child: Node) -> str:
-    """The text of the observation after the step from ``parent`` to ``child``."""
+    """What the environment answered to the step from ``parent`` to ``child``."""
     before = parent.state.messages
     # + 1 skips the action, if it began a turn
     start = len(before) + (not any(message.partial for message in before[-1:]))
@@ -151,7 +140,7 @@ def observation(parent: Node, child: Node) -> str:
 
 
 def steps(episode: Tree) -> list[Edge]:
-    """The steps of an episode, in order. The last one has no child if the environment failed in it."""
+    """The steps of an episode. The last has no child if the environment failed in it."""
     path = list[Edge]()
     node: Node | None = episode.root
     while node is not None and node.edges:
@@ -161,7 +150,7 @@ def steps(episode: Tree) -> list[Edge]:
 
 
 def is_solved(episode: Tree) -> bool:
-    """Whether the rewards of the episode sum to at least 1, as for ``Outcome.success``."""
+    """Whether the rewards sum to at least 1, as for ``Outcome.success``."""
     return reaches(sum(edge.reward or 0.0 for edge in steps(episode)), 1.0)
 
 

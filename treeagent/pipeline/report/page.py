@@ -23,25 +23,21 @@ from treeagent.visible import visible
 
 _PACKAGES = ("treeagent", "torch", "transformers", "trl")
 _READ_TREES = 100
-"""How many trees of the last collection are read, to choose the one that is shown."""
+"""Trees of the last collection from which the one that is shown is chosen."""
 _DEEPEST = 100
-"""How many steps of a path of the tree are shown. Each is indented further than the one before it."""
+"""Steps of a path of the tree that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the page shows."""
+    """What the page shows: results, (stage, warning) pairs, why nothing could be learned, a tree, settings as TOML."""
 
     rows: Sequence[Row] = ()
-    """Result rows, the starting point first."""
     alarms: Sequence[tuple[str, str]] = ()
-    """(stage, warning), in the order in which they were raised."""
     cause: str = ""
-    """The likely reason why nothing could be learned; empty if none is known."""
     tree: Tree | None = None
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
     config: str = ""
-    """All settings, as TOML."""
 
 
 def report(run: Run) -> Path:
@@ -83,6 +79,5 @@ def _shown(value: object) -> object:
 
 
 def _spread(tree: Tree) -> float:
-    """The sum of squared deviations of Q over the visited edges of a tree."""
     values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]
     return statistics.pvariance(values) * len(values) if values else 0.0

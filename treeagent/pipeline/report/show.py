@@ -1,6 +1,5 @@
 """Prints runs, results, search trees, episodes and the audit of a world model on the terminal."""
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
@@ -14,7 +13,7 @@ from rich.tree import Tree as Branch
 
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.report import describe
-from treeagent.pipeline.report.describe import Row, call_text, cell, more_steps, observation, steps
+from treeagent.pipeline.report.describe import Row, call_text, cell, observation, steps
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
@@ -28,13 +27,13 @@ Kind = Literal["failed", "solved", "all"]
 _INDENT, _NARROWEST = 4, 20
 """Columns by which Rich indents each level of a tree, and the fewest for the text of a step."""
 _MOST_REASONS, _MOST_CHARACTERS = 10, 200
-"""How many reasons of failures are listed, the most frequent first, and how much of each."""
+"""How many reasons of failures are listed, and how much of each."""
 _SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
 _ERRORS = ("reward_error", "transition_error")
 
 
 def narrow_table(headings: dict[str, bool]) -> Table:
-    """An empty table without lines. ``headings`` maps each heading to whether its column holds words (else numbers)."""
+    """An empty table. ``headings`` maps each heading to whether its column holds words (else numbers)."""
     table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
     for heading, words in headings.items():
         broken = heading.replace(" ", "\n", 1) if not words else heading
@@ -43,8 +42,7 @@ def narrow_table(headings: dict[str, bool]) -> Table:
 
 
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
-    """Print one row per policy and mode, the most successful ones bold, then the headline, limits that cut episodes
-    off, notes and failures."""
+    """Print the table, the most successful rows bold, then the headline, limits that bite, notes and failures."""
     columns = describe.result_columns(rows)
     table = narrow_table({heading: key in ("policy", "mode") for key, heading in columns.items()})
     for column, key in zip(table.columns, columns, strict=True):
@@ -65,7 +63,7 @@ def print_results(rows: Sequence[Row], console: Terminal) -> None:
 
 
 def show_run(run: Run, console: Terminal) -> None:
-    """Print the finished stages, the names of the trees, a task of theirs, the results and the warnings."""
+    """Print the finished stages, the trees, the results and the warnings."""
     console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
     console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(run.stages())) or "none"))
     for name in shard_names(run.trees):
@@ -83,7 +81,7 @@ def show_alarms(run: Run, console: Terminal) -> None:
 
 
 def show_task(run: Run, task_id: str, console: Terminal, *, depth: int | None = None) -> None:
-    """Print every tree of a task, named by its id as it is printed, below the name of its shards."""
+    """Print every tree of a task below the name of its shards."""
     known: list[str] = []
     for name in shard_names(run.trees):
         for record in read_as(check_format, run.trees, name):
@@ -92,10 +90,7 @@ def show_task(run: Run, task_id: str, console: Terminal, *, depth: int | None = 
                 console.print(Text(visible(name), style="bold underline"))
                 show_tree(from_record(record), console, depth=depth)
     if visible(task_id) not in known:
-        [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
-        raise RunError(
-            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {near}"
-        )
+        raise RunError(f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of {known[0]} and others")
 
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
@@ -118,9 +113,8 @@ def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> Non
 
 
 def _grow(branch: Branch, node: Node, path: set[int], depth: int) -> None:
-    if depth == 0:
-        if node.edges:
-            branch.add(Text(more_steps(node), style="dim"))
+    if depth == 0 and node.edges:
+        branch.add(Text("… more steps", style="dim"))
         return
     for edge in sorted(node.edges, key=lambda edge: -edge.visits):
         twig = branch.add(_edge_text(node, edge, on_path=id(edge) in path))
@@ -144,8 +138,8 @@ def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
 def show_episodes(
     run: Run, kind: Kind, console: Terminal, *, task_id: str | None = None, depth: int | None = None
 ) -> None:
-    """Print the episodes of each evaluation, or those of one task, as conversations of ``depth`` turns; then count why
-    all failed episodes failed."""
+    """Print the episodes of each evaluation, or those of one task, as conversations of ``depth`` turns, and count why
+    failed ones failed."""
     if not (names := shard_names(run.episodes)):
         raise RunError(f"{run.path} holds no episodes: treeagent eval CHECKPOINT --out {run.path} plays some")
     found = False
@@ -169,8 +163,7 @@ def show_episodes(
 
 
 def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) -> None:
-    """Print an episode as a conversation. Texts are indented below the speaker's name, so that no text can pass for
-    that of another speaker."""
+    """Print an episode as a conversation. Texts are indented, so that none can pass for another speaker's."""
 
     def speak(speaker: str, text: str, style: str = "") -> None:
         words = Text(visible(text.strip("\n"), lines=True), style=style)
@@ -201,9 +194,7 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
 
 
 def fidelity_table(found: Fidelity) -> Group:
-    """The audit of a world model: rows of figures for all steps, those with an unseen page and action, those whose
-    answers the history tells, each type of action, first observations, and each number of imagined steps in a row; then
-    the error of imagined returns, and the allowed share of imagined experience."""
+    """The audit of a world model: figures by kind of step, then the error of imagined returns and the allowed share."""
     table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
     for name, figures in (
         ("all", found.overall),
