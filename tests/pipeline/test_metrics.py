@@ -17,9 +17,9 @@ def test_rates_of_a_resumed_search_leave_out_what_was_on_disk() -> None:
     trees = [
         Tree(task, 0, Node(State(task, ())), budget) for budget in (each, each, replace(each, generated_tokens=4000))
     ]
-    stored = Cost.of_stored(trees)
+    stored = Cost.of(trees)
     found = Cost(trees=2, best_value=1.5, budget=Budget(simulations=100, generated_tokens=400))
-    metrics = (stored + found).metrics(seconds=10.0)
+    metrics = found.metrics(10.0, stored)
     assert (metrics["trees"], metrics["simulations"], metrics["generated_tokens"]) == (5, 1000, 8400)
     assert metrics["simulations_per_second"] == pytest.approx(10)
     assert metrics["tokens_per_second"] == pytest.approx(40)

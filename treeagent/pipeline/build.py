@@ -1,7 +1,5 @@
-"""Build from the settings: the environment, its tasks, the policy, its generator, and the value function of leaves.
-
-A process keeps one environment, with the policy that acts in it, for later jobs with the same settings.
-"""
+"""Build from the settings: the environment, its tasks, the policy, its generator, and the value function of leaves. A
+process keeps one environment, with the policy that acts in it, for later jobs."""
 
 import atexit
 from collections.abc import Iterable, Sequence
@@ -59,7 +57,7 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
 
 @dataclass(slots=True)
 class _Kept:
-    """What a process keeps for its next job: an environment, and what was made of it."""
+    """What a process keeps for its next job."""
 
     settings: EnvironmentConfig
     env: Env
@@ -85,13 +83,12 @@ def _keep(settings: EnvironmentConfig) -> _Kept:
 
 
 def environment(config: RunConfig) -> Env:
-    """The run's environment. The process keeps it until another one is asked for, or until it ends by itself."""
+    """The run's environment, which the process keeps until another one is asked for."""
     return _keep(config.environment).env
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
-    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. An
-    imagined environment has a single instance, whose model answers for all."""
+    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made."""
     kept, count = _keep(config.environment), config.environment.parallel
     if count == 1:
         return kept.env
@@ -101,8 +98,7 @@ def instances(config: RunConfig) -> Env | EnvPool:
 
 @cache
 def _close_at_exit() -> None:
-    """Have this process close its environment when it ends. Call it after an environment was made: what is registered
-    last runs first, and ``WorkerEnv`` registers the end of its process."""
+    """Have this process close its environment when it ends, before ``WorkerEnv`` ends its process."""
     atexit.register(close_environments)
     Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
 
@@ -118,14 +114,13 @@ def close_environments() -> None:
 
 
 def _make_environment(settings: EnvironmentConfig) -> Env:
-    """A new instance of an environment, in a process of its own if so set, with its wrappers."""
     name, options, seconds = settings.name, settings.options, settings.call_seconds
     env = WorkerEnv(name, options, call_seconds=seconds) if settings.worker else make_env(name, options)
     return wrap(env, settings.wrappers)
 
 
 def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment, or several instances of it, as a ``Dynamics``. ``name`` seeds its randomness."""
+    """The environment as a ``Dynamics``. ``name`` seeds its randomness."""
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
@@ -136,21 +131,18 @@ def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_rew
 
 
 def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
-    """With ``search.granularity`` "split", a dynamics in which thought and action are separate steps; else ``dynamics``
-    unchanged."""
+    """With ``search.granularity`` "split", thought and action as separate steps; else ``dynamics`` unchanged."""
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
 def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
-    """The policy as it acts outside a tree. It takes whole turns, unless thoughts are separate steps
-    (``with_split_steps``) and the legal actions are scored after them."""
+    """The policy as it acts outside a tree: in whole turns, unless legal actions are scored after separate thoughts."""
     thinks = config.search.granularity == "split" and config.policy.actions != "sample"
     return SplitPolicy(policy) if thinks else policy
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | TextPolicy]:
-    """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
-    steps, and the policy that takes whole turns. All share one generator."""
+    """Load a checkpoint: the actors that the search settings describe, and the policy that takes whole turns."""
     kept = _keep(config.environment)
     made_from = checkpoint, config.policy, config.vllm, config.remote, config.seed
     if kept.policy is None or kept.made_from != made_from:
@@ -164,8 +156,8 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
 
 
 def _load_policy(checkpoint: Path, config: RunConfig) -> tuple[LLMPolicy | TextPolicy, HeadValue | None]:
-    """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
-    hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers."""
+    """The policy and its value head. An engine or a server gives no hidden states, so a head that reads them runs on a
+    second copy of the checkpoint, in transformers."""
     settings, copy = config.policy, None
     head = ValueHead.load(checkpoint) if settings.generator != "local" and has_head(checkpoint) else None
     if settings.generator == "local" or not (head is None or isinstance(head, LogprobHead)):
@@ -182,8 +174,8 @@ def _load_policy(checkpoint: Path, config: RunConfig) -> tuple[LLMPolicy | TextP
 
 
 def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
-    """The model that training starts from: the one that the settings name, with an adapter if they ask for one, or a
-    model from scratch, with a tokenizer trained on ``texts``."""
+    """The model that training starts from: the one that the settings name, or one from scratch with a tokenizer trained on
+    ``texts``."""
     if settings.model is not None:
         loaded = load_checkpoint(settings.model, device_map=settings.device_map)
         return replace(loaded, model=with_adapter(loaded.model, settings.lora, adapter_seed))
@@ -203,8 +195,7 @@ def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
 
 
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
-    """The chat format by which a checkpoint's policy tokenises conversations. It needs no generator, so the weights may
-    be sharded."""
+    """The chat format by which a checkpoint's policy tokenises conversations."""
     return conversation(checkpoint.tokenizer, config, context_length(checkpoint.model))[0]
 
 
@@ -230,8 +221,7 @@ def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, config: Ru
 
 
 def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
-    """The environment's tools. Empty if neither the prompt nor the sampling of turns nor the scoring of legal actions
-    nor the reading of calls uses them."""
+    """The environment's tools; empty if nothing uses them."""
     policy = config.policy
     if not policy.is_told and not policy.shots and not policy.is_structured and policy.format == "react":
         return ()
@@ -239,8 +229,7 @@ def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
 
 
 def shots(config: RunConfig) -> tuple[Shot, ...]:
-    """The demonstrations that every prompt shows: those of a file, or the first that the environment's own demonstrator
-    plays successfully."""
+    """The demonstrations that every prompt shows: of a file, or the demonstrator's first successes."""
     setting, form = config.policy.shots, config.policy.format
     if isinstance(setting, str):
         return tuple(read_shots(Path(setting)))
@@ -261,8 +250,7 @@ def conversation(
     tokenizer: PreTrainedTokenizerBase, config: RunConfig, context: int, end_ids: Sequence[int] = ()
 ) -> tuple[ChatFormat, Grammar]:
     """The chat format and the grammar by which a policy's turns are read and written, for a model whose context holds
-    ``context`` tokens. The prompt of a pretrained model explains the format and the tools; a model from scratch learns
-    both from demonstrations."""
+    ``context`` tokens."""
     settings, tools, shown = config.policy, known_tools(config), shots(config)
     most, grammar = settings.most_tokens(context), make_grammar(settings.format, str(tokenizer.chat_template), tools)
     chat = ChatFormat(
@@ -328,8 +316,7 @@ def _engine_or_server(checkpoint: Path, config: RunConfig, head_scores: bool) ->
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig, reads: str = "") -> ValueHead:
-    """The checkpoint's value head, or a new one if it has none with the inputs ``reads``, by default those that
-    ``update.value_reads`` names."""
+    """The checkpoint's value head, or a new one if it has none that reads ``reads`` (``update.value_reads``)."""
     head, returns, seed = checkpoint.head, config.environment.returns, derive_seed(config.seed, "value_head")
     if (reads or config.value_reads) == "logprobs":
         return head if isinstance(head, LogprobHead) else LogprobHead(reward_range=returns, seed=seed)
@@ -339,8 +326,7 @@ def value_head(checkpoint: Checkpoint, config: RunConfig, reads: str = "") -> Va
 
 
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """The value function of leaves: the value head, rollouts of the policy, or a mixture weighted by
-    ``search.rollout_weight``."""
+    """The value function of leaves: the value head, rollouts, or a mixture (``search.rollout_weight``)."""
     search = config.search
     if not search.rollout_weight:
         return head

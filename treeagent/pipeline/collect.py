@@ -12,7 +12,7 @@ from treeagent.pipeline import build
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
 from treeagent.pipeline.imagination import Imagination, world_model
 from treeagent.pipeline.imagined_replay import verify_all
-from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
+from treeagent.pipeline.metrics import Cost, Emit, Event, meter
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rewards import Place, RewardedDynamics, make_reward
@@ -27,8 +27,8 @@ from treeagent.visible import visible
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A batch of tasks for one worker, with everything that the result depends on: it is the same wherever and whenever
-    the job runs, so a run that was killed repeats only the unfinished jobs."""
+    """A batch of tasks for one worker. The result is the same wherever and whenever the job runs, so a run that was
+    killed repeats only the unfinished jobs."""
 
     config: RunConfig
     checkpoint: Path
@@ -36,15 +36,14 @@ class BatchJob:
     name: str
     """Name of the stage, and of the shards that hold the trees."""
     index: int
-    """Number of the batch, which is also the number of its shard."""
+    """Number of the batch and of its shard."""
     tasks: Sequence[int]
     """Indices of the tasks in the split."""
     trees: Path | None
     """Folder that the trees are written to; None discards them."""
 
     def write(self, folder: Path, trees: Sequence[Tree]) -> None:
-        """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
-        policy."""
+        """Store trees or episodes as one shard, each with the index of its task and the name of its policy."""
         for tree, place in zip(trees, self.tasks, strict=True):
             tree.place, tree.policy = place, checkpoint_name(self.checkpoint, folder.parent)
         write_trees(folder, self.name, self.index, trees)
@@ -59,8 +58,7 @@ class SearchJob(BatchJob):
 
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
-    """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is stored as a shard; batches whose
-    shards are already on disk are not searched again."""
+    """Search ``collect.tasks`` training tasks, one tree each. Batches whose shards are on disk are kept."""
     search_tasks(config, run, progress, checkpoint, COLLECTED, range(config.collect.tasks))
 
 
@@ -73,8 +71,7 @@ def search_tasks(
     tasks: Sequence[int],
     world: Path | None = None,
 ) -> None:
-    """Search the training tasks with the indices ``tasks`` as the stage ``name`` of the run, in the environment or in
-    the world model of the folder ``world``."""
+    """Search the training tasks with these indices as the stage ``name``, in the environment or a world model."""
     if not tasks:
         return
     parts = batches(config, run, tasks)
@@ -83,10 +80,12 @@ def search_tasks(
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started, costs = time.perf_counter(), dict[int, Cost]()
-    for job in jobs:
-        if shards(run.trees, name, job.index):
-            costs[job.index] = Cost.of_stored(stored_trees(run.trees, name, job.index))
-    waiting = [job for job in jobs if job.index not in costs]
+    waiting = [job for job in jobs if not shards(run.trees, name, job.index)]
+    stored = Cost.of(stored_trees(run.trees, name))
+
+    def metrics() -> dict[str, float]:
+        return sum(costs.values(), Cost()).metrics(time.perf_counter() - started, stored)
+
     # A run with rounds searches several times, so each search has its own name in the progress output.
     with progress.track(name.replace(COLLECTED, "search", 1), len(tasks)) as advance:
         advance(len(tasks) - sum(len(job.tasks) for job in waiting))
@@ -99,11 +98,11 @@ def search_tasks(
             if event.cost is not None:
                 add(event.index, event.cost)
 
-        for step, (job, cost) in enumerate(run_jobs(search_batch, waiting, config, on_event), len(costs)):
+        begun = len(jobs) - len(waiting)
+        for step, (job, cost) in enumerate(run_jobs(search_batch, waiting, config, on_event), begun):
             add(job.index, cost, len(job.tasks))
-            total = sum(costs.values(), Cost()).metrics(time.perf_counter() - started)
-            run.log(name, {"step": step, "tasks": len(job.tasks), **total})
-    spent, signal = sum(costs.values(), Cost()), value_signal(stored_trees(run.trees, name))
+            run.log(name, {"step": step, "tasks": len(job.tasks), **metrics()})
+    spent, signal = sum(costs.values(), stored), value_signal(stored_trees(run.trees, name))
     alarms = list[str]()
     if spent.failed:
         broken = next(tree for tree in stored_trees(run.trees, name) if tree.error)
@@ -119,7 +118,7 @@ def search_tasks(
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": len(tasks), "batches": len(jobs), "value_signal": [asdict(row) for row in signal]}
     facts |= {"alarms": alarms} if alarms else {}
-    run.finish(name, facts | spent.metrics(time.perf_counter() - started))
+    run.finish(name, facts | metrics())
 
 
 def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[int]]:
@@ -129,33 +128,27 @@ def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[
 
 
 def search_batch(job: SearchJob, emit: Emit) -> Cost:
-    """Grow one tree for each task and store the trees as one shard. Returns the cost of the batch, which is emitted
-    about once a second, too, while the trees grow.
-
-    With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
-    such trees are stored, their best paths are replayed in the environment (``verify_all``).
-    """
+    """Grow one tree for each task and store the trees as one shard. Returns the cost, which is also emitted about once
+    a second. Of trees that grow in a world model, the best paths are replayed in the environment (``verify_all``)."""
     config = job.config
     env = build.environment(config)
     actors, policy = build.load_actors(job.checkpoint, config)
     real = build.env_dynamics(build.instances(config), config, job.name)
     tasks = build.tasks_at(env, "train", job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
-    meter, last_report = Meter(policy.generator.usage, real), time.monotonic()
-    reward = None
-    if config.rewards.function:
-        reward = make_reward(Place(config, env, (job.trees or Path("trees")).parent, job.name))
+    measure, last_report = meter(policy.generator.usage, real), time.monotonic()
+    place = Place(config, env, (job.trees or Path("trees")).parent, job.name)
+    reward = make_reward(place) if config.rewards.function else None
 
     def rewarded(played: Dynamics) -> Dynamics:
-        return build.with_split_steps(
-            played if reward is None else RewardedDynamics(played, reward), config, policy.grammar
-        )
+        dynamics = played if reward is None else RewardedDynamics(played, reward)
+        return build.with_split_steps(dynamics, config, policy.grammar)
 
     def on_batch(trees: Sequence[Tree]) -> None:
         nonlocal last_report
         if time.monotonic() - last_report >= 1.0:
             last_report = time.monotonic()
-            emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+            emit(Event(job.name, index=job.index, cost=measure(trees)))
 
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         dynamics = rewarded(real if model is None else Imagination(real, model))
@@ -169,4 +162,4 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
     policy.forget()
     if job.trees is not None:
         job.write(job.trees, trees)
-    return meter.read(trees)
+    return measure(trees)

@@ -31,7 +31,7 @@ from treeagent.pipeline.outcomes import (
     save_batch,
     summarise,
 )
-from treeagent.pipeline.play import play, playable_together, replan
+from treeagent.pipeline.play import OnEnd, play, playable_together, replan
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.report.describe import ending, observation, steps
@@ -58,7 +58,7 @@ class EvaluationJob(BatchJob):
     split: Split = "test"
 
     def outcomes(self, run: Run) -> Path:
-        """The file that holds a finished batch until the evaluation is complete."""
+        """The file of a finished batch until the evaluation is complete."""
         return run.outcomes / f"{self.name}-{self.index:05d}.json"
 
     def is_stored(self, run: Run) -> bool:
@@ -69,8 +69,7 @@ class EvaluationJob(BatchJob):
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
-    Batches that are already on disk are not played again. If a stored file of a finished evaluation is missing, the
-    evaluation is played again as a whole."""
+    Batches that are on disk are not played again, unless a file of the evaluation is missing."""
     searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
     for name in [] if config.evaluate.world else [each.name for each in searched if not has_head(each)]:
         progress.warn(
@@ -93,11 +92,10 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
 def play_jobs(
     run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[EvaluationJob]], config: RunConfig, work: str
 ) -> list[Row]:
-    """Play the jobs of each stage (by its name) whose batches are not on disk yet. Returns one row for each stage."""
+    """Play the jobs of each stage whose batches are not on disk yet. Returns one row for each stage."""
     finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
     def add_batch(job: EvaluationJob, batch: PlayedBatch) -> None:
-        """Add a finished batch. The last batch of a stage finishes it."""
         played = finished[job.name]
         played[job.index] = batch
         if len(played) < len(jobs_by_stage[job.name]):
@@ -165,9 +163,9 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
             actors = replace(actors, value=value)
         tasks = build.tasks_at(env, job.split, job.tasks)
         with heartbeat(emit, job.name, job.index, policy.generator.usage) as send:
-            first = _FirstEpisodes(job, send)
+            on_end = _first_episodes(job, send)
             played = [
-                asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config, first.add))
+                asyncio.run((replan if imagines else play)(actors, blind, verified, group, job.mode, config, on_end))
                 for group in playable_together(env, config.environment.parallel, tasks)
             ]
     policy.forget()
@@ -184,35 +182,30 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     return outcomes, seconds
 
 
-class _FirstEpisodes:
-    """Tells what a user should see before the end of an evaluation: the first greedy episode, and what is wrong with
-    most of the first ones."""
+def _first_episodes(job: EvaluationJob, send: Emit) -> OnEnd:
+    """A function of each episode that ends, which tells what a user should see before the end of an evaluation: the
+    first greedy episode, and what is wrong with most of the first ones."""
+    first, met = list[Outcome](), Counter[str]()
 
-    def __init__(self, job: EvaluationJob, send: Emit) -> None:
-        self._job, self._send = job, send
-        self._outcomes: list[Outcome] = []
-        self._limits = Counter[str]()
-
-    def add(self, outcome: Outcome, episode: Tree) -> None:
-        """Take the next episode that ended."""
-        if len(self._outcomes) >= _FIRST:
+    def on_end(outcome: Outcome, episode: Tree) -> None:
+        first.append(outcome)
+        if len(first) > _FIRST:
             return
-        self._outcomes.append(outcome)
-        self._limits.update(limits_met(outcome, episode, None, self._job.config.search.limits))
-        if self._job.mode == "greedy" and self._job.index == 0 and len(self._outcomes) == 1:
-            self._send(Event(_TRANSCRIPT, told=transcript(episode)))
-        if len(self._outcomes) == _FIRST:
-            turns, invalid = (sum(getattr(each, name) for each in self._outcomes) for name in ("steps", "invalid"))
-            for sentence in limits_in_words(self._limits, _FIRST):
-                self._tell(f"of the first {_FIRST} episodes: {sentence}")
+        met.update(limits_met(outcome, episode, None, job.config.search.limits))
+        if job.mode == "greedy" and job.index == 0 and len(first) == 1:
+            send(Event(_TRANSCRIPT, told=transcript(episode)))
+        if len(first) == _FIRST:
+            turns, invalid = (sum(getattr(each, name) for each in first) for name in ("steps", "invalid"))
+            for sentence in limits_in_words(met, _FIRST):
+                send(Event(job.name, told=f"of the first {_FIRST} episodes: {sentence}"))
             if invalid > turns / 2:
-                self._tell(
+                said = (
                     f"of the first {turns} turns, {invalid} hold no call that the environment takes: show the model "
                     "how (policy.shots=2), or make it write calls alone (policy.structured=true)"
                 )
+                send(Event(job.name, told=said))
 
-    def _tell(self, sentence: str) -> None:
-        self._send(Event(self._job.name, told=sentence))
+    return on_end
 
 
 def transcript(episode: Tree) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.base import Usage
@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # it imports TRL, which a search does not need
 
 _COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests")
 """Counters of the generator that are part of a ``Cost``."""
-_SUMMED = ("trees", "failed", "replayed_steps", *_COUNTED, "best_value", "stored_trees")
-"""Numbers of a ``Cost`` that add up."""
+_SUMMED = ("trees", "failed", "replayed_steps", *_COUNTED, "best_value")
 
 
 @dataclass(slots=True)
@@ -40,38 +39,31 @@ class Cost:
     failed_requests: int = 0
     """Requests to the policy's server that still failed after the last retry."""
     budget: Budget = field(default_factory=Budget)
-    stored_trees: int = 0
-    """The part of ``trees`` that an earlier, interrupted run has stored. Rates leave it out, because its time and its
-    ``best_value`` are unknown."""
-    stored: Budget = field(default_factory=Budget)
-    """The part of ``budget`` that ``stored_trees`` have cost."""
 
     @classmethod
-    def of_stored(cls, trees: Iterable[Tree]) -> "Cost":
-        """The cost of stored trees, as far as their budgets record it."""
-        found = cls()
+    def of(cls, trees: Iterable[Tree], **counted: int) -> "Cost":
+        """The cost of trees as far as they record it, with other counts."""
+        found = cls(**counted)
         for tree in trees:
             found.trees += 1
             found.failed += bool(tree.error)
+            found.best_value += max((edge.value for edge in tree.root.edges if edge.visits), default=0.0)
             found.budget.add(tree.budget)
-        found.stored_trees, found.stored = found.trees, found.budget
         return found
 
     def __add__(self, other: "Cost") -> "Cost":
-        total = Cost()
-        for each in (self, other):
-            for name in _SUMMED:
-                setattr(total, name, getattr(total, name) + getattr(each, name))
-            total.budget.add(each.budget)
-            total.stored.add(each.stored)
+        total = Cost(**{name: getattr(self, name) + getattr(other, name) for name in _SUMMED})
+        total.budget.add(self.budget)
+        total.budget.add(other.budget)
         return total
 
-    def metrics(self, seconds: float) -> dict[str, float]:
-        """All counts, and rates over ``seconds`` of wall time."""
-        return {name: getattr(self, name) for name in _SUMMED[:-2]} | asdict(self.budget) | self._rates(seconds)
+    def metrics(self, seconds: float, stored: "Cost") -> dict[str, float]:
+        """All counts, with those of trees that an earlier, interrupted run ``stored``, and rates over ``seconds``."""
+        total = self + stored
+        return {name: getattr(total, name) for name in _SUMMED} | asdict(total.budget) | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
-        """A few figures, formatted to fit beside a progress bar."""
+        """A few figures to show beside a progress bar."""
         rates = self._rates(seconds)
         return {
             "simulations/s": f"{rates['simulations_per_second']:,.0f}",
@@ -81,12 +73,11 @@ class Cost:
         }
 
     def _rates(self, seconds: float) -> dict[str, float]:
-        seconds = max(seconds, 1e-9)
         return {
             "seconds": seconds,
-            "simulations_per_second": (self.budget.simulations - self.stored.simulations) / seconds,
-            "tokens_per_second": (self.budget.generated_tokens - self.stored.generated_tokens) / seconds,
-            "best_value": self.best_value / max(self.trees - self.stored_trees, 1),
+            "simulations_per_second": self.budget.simulations / max(seconds, 1e-9),
+            "tokens_per_second": self.budget.generated_tokens / max(seconds, 1e-9),
+            "best_value": self.best_value / max(self.trees, 1),
             "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
         }
 
@@ -134,27 +125,15 @@ def heartbeat(emit: Emit, name: str, index: int, usage: Usage) -> Iterator[Emit]
         thread.join()
 
 
-class Meter:
-    """Measures the cost of growing trees: how far the counters of the generator and the environment have advanced since
-    the meter was made."""
+def meter(usage: Usage, dynamics: EnvDynamics) -> Callable[[Sequence[Tree]], Cost]:
+    """A function that measures the cost of all trees grown since now, also by the counters of generator and
+    environment."""
 
-    def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
-        self._usage, self._dynamics = usage, dynamics
-        self._before = self._counters()
+    def counters() -> dict[str, int]:
+        return {name: getattr(usage, name) for name in _COUNTED} | {"replayed_steps": dynamics.replayed_steps}
 
-    def read(self, trees: Sequence[Tree]) -> Cost:
-        """The cost so far. ``trees`` are all trees grown since this meter was made."""
-        budget = Budget()
-        for tree in trees:
-            budget.add(tree.budget)
-        best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
-        failed = sum(bool(tree.error) for tree in trees)
-        used = {name: now - self._before[name] for name, now in self._counters().items()}
-        return Cost(len(trees), failed, sum(best), **used, budget=budget)
-
-    def _counters(self) -> dict[str, Any]:
-        usage = {name: getattr(self._usage, name) for name in _COUNTED}
-        return usage | {"replayed_steps": self._dynamics.replayed_steps}
+    before = counters()
+    return lambda trees: Cost.of(trees, **{name: now - before[name] for name, now in counters().items()})
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Play held-out tasks: greedily, or by planning with a search and then executing the plan.
 
-Nothing that chooses an action sees a reward of the environment. Search plans on a dynamics that withholds rewards, and
-values leaves by ``Actors.value``. The plan is then executed, and only that execution is scored.
+Nothing that chooses an action sees a reward of the environment: search plans on a dynamics that withholds rewards, and
+only the execution of the plan is scored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from treeagent.search.searcher import Growth, Searcher, create_trees, last_node,
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
-"""An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
+"""An episode: a tree, and its only path, which is the steps so far."""
 OnEnd = Callable[[Outcome, Tree], None]
 """Hears of each episode when it ends, before its plan's cost and limits are known."""
 Played = tuple[list[Outcome], list[Tree], list[Tree]]
@@ -38,9 +38,8 @@ class Actors:
 
 
 def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Sequence[Task]]:
-    """Split tasks into groups whose episodes may be played at the same time. These are all tasks, unless the
-    environment cannot go back to an earlier state. Then each of its ``parallel`` instances plays one episode to its
-    end."""
+    """Split tasks into groups whose episodes may be played at the same time: all, or as many as there are ``parallel``
+    instances of an environment that cannot go back to an earlier state."""
     size = parallel if env.snapshot_kind == "none" else len(tasks)
     return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
@@ -56,8 +55,7 @@ async def play(
 ) -> Played:
     """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
-    Every mode has the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
-    is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
+    If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
     """
     seeds, trees, limits = episode_seeds(config, mode, tasks), list[Tree](), config.search.limits
     if mode != "greedy":
@@ -73,7 +71,7 @@ async def play(
         if tree is not None:
             outcome.budget.add(tree.budget)
             outcome.planning_tokens = tree.budget.generated_tokens
-            outcome.error = episode.error = outcome.error or _planning_error(tree)
+            outcome.error = episode.error = outcome.error or (f"planning failed: {tree.error}" if tree.error else "")
             # This reads withheld rewards, but the episodes are over, so no action can change.
             outcome.found = _found_success(tree)
         outcome.limits = limits_met(outcome, episode, tree, limits)
@@ -81,13 +79,12 @@ async def play(
 
 
 def episode_seeds(config: RunConfig, mode: Mode, tasks: Sequence[Task]) -> list[int]:
-    """The seed of each episode of an evaluation."""
     seed = derive_seed(config.seed, "evaluate")
     return [derive_seed(seed, mode, task.id) for task in tasks]
 
 
 def _searcher(actors: Actors, dynamics: Dynamics, mode: Mode, config: RunConfig) -> Searcher:
-    """The search of a mode, without noise."""
+    """The search of a mode, without the noise at the root, which is for training only."""
     search = config.search.by(mode)
     if mode == "best_of_n":
         best_of = config.evaluate.best_of
@@ -105,13 +102,9 @@ def _plan(mode: Mode, tree: Tree, config: RunConfig) -> Sequence[Edge]:
     return best_path(tree, config.evaluate.decision, config.evaluate.likelihood_weight)
 
 
-def _planning_error(tree: Tree) -> str:
-    return f"planning failed: {tree.error}" if tree.error else ""
-
-
 def _found_success(tree: Tree) -> bool | None:
-    """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
-    written to the ends."""
+    """Whether some path of a planned tree ends in a success, by the rewards withheld from planning. They are written to
+    the ends."""
     if paid(tree.root.state) is None:
         return None
     totals = list[float | None]()
@@ -131,14 +124,9 @@ async def execute(
     step_seconds: float | None = None,
     on_end: OnEnd = lambda outcome, episode: None,
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Take the actions of each plan, then those of the policy, until the task ends. An episode also ends, with an error
-    in its outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot
-    read.
-
-    Returns:
-        outcomes and episodes in the order of the tasks. An episode is a tree with a single path. Its edges have rewards
-        but no search statistics.
-    """
+    """Take the actions of each plan, then those of the policy, until the task ends, or until a step fails, takes more
+    than ``step_seconds``, or leads to a state that the policy cannot read. Returns outcomes and episodes (trees with a
+    single path) in the order of the tasks."""
     growths = await create_trees(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
@@ -160,18 +148,14 @@ async def replan(
     on_end: OnEnd = lambda outcome, episode: None,
 ) -> Played:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
-    path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
-    the policy acts greedily. Returns the first tree of each task.
-
-    Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
-    """
+    path (or, without one, the greedy action) in the environment ``verified``, and search again from there, until the
+    task ends. Rewards of the model may guide the choice. Returns the first tree of each task."""
     unlimited = replace(config, search=replace(config.search, step_seconds=None))  # the limit is for the environment
     seconds = config.search.step_seconds
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
     predicted = defaultdict[str, float](float)
-    """The sum of the model's rewards for the actions taken so far. It replaces the rewards that the environment paid,
-    which V(s) must not know."""
+    """The sum of the model's rewards so far, in place of those that the environment paid, which V(s) must not know."""
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
@@ -182,7 +166,8 @@ async def replan(
         for (growth, _), tree in zip(active, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
-            broken[tree.task.id] = broken.get(tree.task.id) or _planning_error(tree)
+            if tree.error:
+                broken.setdefault(tree.task.id, f"planning failed: {tree.error}")
             if plan := _plan(mode, tree, config):
                 chosen[id(growth)] = plan[0].action
                 predicted[tree.task.id] += plan[0].reward or 0.0
@@ -233,19 +218,17 @@ async def _episodes(
                 last_node(growth, path).edges.append(edge)
                 path.append(edge)
             await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
+            playing: list[Episode] = []
             for growth, path in active:
-                if _is_over(path):
+                if (last := path[-1].child) is None or last.ended:
                     on_end(_outcome(growth, path), growth.tree)
-            active = [run for run in active if not _is_over(run[1])]
+                else:
+                    playing.append((growth, path))
+            active = playing
 
     independent = all(map(is_concurrent, policies))
     await asyncio.gather(*map(play_until_end, [[run] for run in runs] if independent else [runs]))
     return [_outcome(growth, path) for growth, path in runs], [growth.tree for growth in growths]
-
-
-def _is_over(path: Sequence[Edge]) -> bool:
-    """Whether an episode has ended or failed with its last step."""
-    return path[-1].child is None or path[-1].child.ended
 
 
 def _outcome(growth: Growth, path: Sequence[Edge]) -> Outcome:
@@ -267,7 +250,7 @@ def _outcome(growth: Growth, path: Sequence[Edge]) -> Outcome:
 
 
 async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:
-    """One action for each episode, by the ``id`` of its growth. An episode whose state cannot be read gets an error."""
+    """One action for each episode, by the ``id`` of its growth, or an error of the episode."""
     if not active:
         return {}
     states = [last_node(growth, path).state for growth, path in active]
