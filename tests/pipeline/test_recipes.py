@@ -15,10 +15,9 @@ from treeagent.types import UserError
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("recipe", recipes(), ids=lambda recipe: str(recipe.name))
-def test_every_recipe_is_valid_and_described(recipe: object) -> None:
-    path, sentence = recipe.path, recipe.sentence  # type: ignore[attr-defined]
-    assert load_config(path) != load_config(None)
+@pytest.mark.parametrize(("name", "sentence"), recipes().items())
+def test_every_recipe_is_valid_and_described(name: str, sentence: str) -> None:
+    assert load_config(find_recipe(name)) != load_config(None)
     assert sentence.endswith(".") and 5 <= len(sentence.split()) <= 30
 
 
@@ -46,6 +45,6 @@ def test_the_wheel_holds_every_recipe_and_the_license(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     (wheel,) = source.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    wanted = {f"treeagent/recipes/{recipe.name}.toml" for recipe in recipes()} | {"treeagent/recipes/models/fsdp.yaml"}
+    wanted = {f"treeagent/recipes/{name}.toml" for name in recipes()} | {"treeagent/recipes/models/fsdp.yaml"}
     assert wanted <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

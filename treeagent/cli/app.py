@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """The core's commands: the module whose ``app`` holds each, and its line of help."""
 
 _UsageError: Any = typer.BadParameter.__base__
-"""Base class of Typer's usage errors. It has no public name that is the same in all versions of Typer."""
+"""Typer's usage errors. The class has no public name that is the same in all versions."""
 
 
 def commands() -> Mapping[str, tuple[str, str]]:
@@ -56,8 +56,7 @@ class _Unloaded(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """All commands. User errors, and exits by the user's code, are printed as one sentence. Other errors keep their
-    traceback."""
+    """All commands. User errors are printed as one sentence; other errors keep their traceback."""
 
     def list_commands(self, context: Any) -> list[str]:
         return [*super().list_commands(context), *commands()]
@@ -77,12 +76,6 @@ class Commands(TyperGroup):
         except _UsageError as error:
             error.message = visible(error.message, lines=True)  # it quotes what was typed or pasted
             raise
-        except SystemExit as error:
-            # No command raises SystemExit, so the user's environment did, without a message and perhaps with code 0.
-            print_error(
-                f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead"
-            )
-            raise typer.Exit(1) from None
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:
@@ -107,8 +100,7 @@ def _group() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 on user errors, with 1 if the output is a closed pipe, with 130 if
-    interrupted."""
+    """Run the command line. Exits with 2 on user errors, 1 if the output is a closed pipe, 130 if interrupted."""
     guard_streams()
     try:
         app()
@@ -131,12 +123,10 @@ def _sentence(error: Exception) -> str | None:
         return f"{error.filename} does not exist: check the path" if error.filename else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"cannot read or write {error.filename}: {error.strerror}: check the path and its permissions"
-    # All exceptions of treeagent have one sentence as their message, which names the value and the fix.
     return str(error) if type(error).__module__.startswith("treeagent.") else None
 
 
 def print_error(sentence: str) -> None:
-    """Print an error message."""
     from rich.text import Text
 
     from treeagent.pipeline.terminal import Terminal

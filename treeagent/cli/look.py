@@ -29,8 +29,8 @@ def recipes() -> None:
     Example: treeagent recipes
     """
     table = Table(Column("recipe", no_wrap=True), "what it is for", box=None, pad_edge=False)
-    for recipe in known_recipes():
-        table.add_row(Text(recipe.name), Text(recipe.sentence))
+    for name, sentence in known_recipes().items():
+        table.add_row(name, Text(sentence))
     Terminal().print(table)
 
 
@@ -91,9 +91,7 @@ def export(
     view: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="VIEW",
-            help="View to export: pairs, advantages, sft, values or transitions (by default all five), or policy. "
-            "Give it again for more.",
+            help="pairs, advantages, sft, values, transitions (by default these), policy; give it once for each."
         ),
     ] = None,
 ) -> None:
@@ -109,11 +107,9 @@ def export(
         merge(find_checkpoint(str(source)), out)
         Terminal().print(f"checkpoint in {out}")
         return
-    from treeagent.pipeline.export import USUAL
-    from treeagent.pipeline.export import export as write
+    from treeagent.pipeline import export as exporting
 
-    run = Run.open(source)
-    config = load_config(source / "config.toml", overrides or ())
-    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), out)
-    for name, count in rows.items():
+    run, config = Run.open(source), load_config(source / "config.toml", overrides or ())
+    views = list(dict.fromkeys(view or exporting.USUAL))
+    for name, count in exporting.export(config, run, RichProgress(), views, out).items():
         Terminal().print(f"{count:,} rows in {out / name}")

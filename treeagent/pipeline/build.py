@@ -174,7 +174,7 @@ def _load_policy(checkpoint: Path, config: RunConfig) -> tuple[LLMPolicy | TextP
 
 
 def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
-    """The model that training starts from: the one that the settings name, or one from scratch with a tokenizer trained on
+    """The model that training starts from: the one that the settings name, or one from scratch with a tokenizer of
     ``texts``."""
     if settings.model is not None:
         loaded = load_checkpoint(settings.model, device_map=settings.device_map)

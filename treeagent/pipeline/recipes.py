@@ -1,9 +1,7 @@
-"""The recipes that come with the package: files of settings to start from, found by name wherever the package is
-installed."""
+"""The recipes that come with the package, found by name."""
 
 import difflib
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,25 +11,13 @@ _FOLDER = Path(__file__).parent.parent / "recipes"
 """In a checkout this is a link to ``configs/`` at the repository's root; in an installed package it is a folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A file of settings that ``--config`` finds by ``name``."""
-
-    name: str
-    """Path below ``configs/`` without the ending, such as "baselines/ppo"."""
-    path: Path
-    sentence: str
-    """Its purpose: the first sentence of the file's opening comment."""
-
-
-def recipes() -> list[Recipe]:
-    """Every recipe of the package, sorted by name."""
-    return [Recipe(name, path, first_sentence(_comment(path))) for name, path in _files(".toml").items()]
+def recipes() -> dict[str, str]:
+    """The recipes of the package: each name with its purpose, the first sentence of the file's opening comment."""
+    return {name: first_sentence(_comment(path)) for name, path in _files(".toml").items()}
 
 
 def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
-    """The file at the path ``name``, or else the file of the package of that name, such as "baselines/ppo". Errors call
-    the setting ``key``."""
+    """The file at the path ``name``, or else the package's file of that name. Errors call the setting ``key``."""
     if Path(name).is_file():
         return Path(name)
     found, bare = _files(ending), name.removesuffix(ending)
@@ -54,6 +40,5 @@ def first_sentence(text: str) -> str:
 
 
 def _comment(path: Path) -> str:
-    """The comment at the top of a file."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return " ".join(line.removeprefix("#") for line in lines)
