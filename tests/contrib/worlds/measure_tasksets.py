@@ -13,6 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from treeagent.contrib.worlds.sandbox import SandboxEnv
 from treeagent.contrib.worlds.tasksets import TaskSetEnv
 from treeagent.envs.base import StepResult
 from treeagent.envs.calls import as_call
@@ -22,13 +23,13 @@ from treeagent.types import SPLITS, Task
 _LONGEST, _BRANCHES = 100, 100
 
 
-def every_task(env: TaskSetEnv[Any]) -> list[Task]:
-    """All tasks of a set, split by split."""
-    counts = list(env.items().values())
+def every_task(env: TaskSetEnv[Any] | SandboxEnv) -> list[Task]:
+    """All tasks of a set, split by split; the first of the sandbox's, which has no last."""
+    counts = [*SPLITS] * 20 if isinstance(env, SandboxEnv) else list(env.items().values())
     return [task for split in SPLITS for task in env.tasks(split, counts.count(split))]
 
 
-def verdict(env: TaskSetEnv[Any], task: Task, act: Callable[[], str]) -> float:
+def verdict(env: TaskSetEnv[Any] | SandboxEnv, task: Task, act: Callable[[], str]) -> float:
     """Play a task and return its verdict."""
     env.reset(options={"task": task})
     for _ in range(_LONGEST):
@@ -40,7 +41,7 @@ def verdict(env: TaskSetEnv[Any], task: Task, act: Callable[[], str]) -> float:
 def measure(name: str, options: dict[str, object]) -> dict[str, object]:
     """One row of the table."""
     env, other = (make_env(name, options) for _ in range(2))
-    assert isinstance(env, TaskSetEnv)
+    assert isinstance(env, TaskSetEnv | SandboxEnv)
     tasks, rng, steps, branches, sizes, equal = every_task(env), random.Random(0), [], [], [], 0
     gold = sum(verdict(env, task, lambda: env.demonstrator(0.0).act(rng)[1]) == 1 for task in tasks)
     idle = sum(verdict(env, task, lambda: env.idle) == 1 for task in tasks)

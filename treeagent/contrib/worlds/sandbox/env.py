@@ -86,6 +86,8 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
     key_type = Repository
     visit_type = Visit
     opening = "the repository is open"
+    idle = "submit[]"
+    """The call of an agent that does nothing."""
 
     def __init__(self, options: SandboxOptions | None = None, make_box: Callable[[], Box] | None = None) -> None:
         self.options = options or SandboxOptions()
