@@ -7,10 +7,11 @@ task become one tree. The journal is append-only and each turn is in it before i
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from treeagent.contrib.doors.speaker import Format
 from treeagent.contrib.doors.wire import Asked, Said, canonical, digest
@@ -19,7 +20,7 @@ from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.trees import write_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.store import appendable, read_as, shards
-from treeagent.types import Action, Message, State, Task, ToolCall, UserError, storable
+from treeagent.types import Action, Message, State, Task, UserError, storable
 
 JOURNAL = "captured.jsonl"
 _OPEN = 512
@@ -31,43 +32,29 @@ _ENDED = 4096
 _CALL = re.compile(r"call_[0-9a-f]{24}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """An answer with all that a tree needs of it."""
 
     said: Said
-    parent: "Turn | None"
-    """The turn that the prompt continues."""
+    parent: str
+    """The id of the turn that the prompt continues; empty if it is the first."""
     context_ids: tuple[int, ...]
-    """The ids of the prompt after the parent's."""
+    """The ids of the prompt after that turn."""
     added: tuple[Message, ...]
-    """The messages after the parent's turn."""
+    """The messages after that turn."""
     action: Action
     key: str
     """``Asked.key`` of the request."""
-    format: str
-    """``Format.key`` of the tools."""
+    tools: str
+    """``Format.key`` of its tools."""
 
     @property
     def message(self) -> Message:
         return Message("assistant", self.action.text, self.action.token_ids)
 
-    def chain(self) -> list["Turn"]:
-        """The turns from the first of the conversation to this one."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
-        while turn is not None:
-            turns.append(turn)
-            turn = turn.parent
-        return turns[::-1]
 
-    def conversation(self) -> tuple[Message, ...]:
-        """All messages, this turn included."""
-        return tuple(message for turn in self.chain() for message in (*turn.added, turn.message))
-
-    def ids(self) -> tuple[int, ...]:
-        """All ids, this turn's included."""
-        return tuple(each for turn in self.chain() for each in (*turn.context_ids, *turn.action.token_ids))
+_TURN = TypeAdapter(Turn)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,47 +66,61 @@ class Play:
     """The task, and the number of its group."""
     named: bool
     """Whether the client names the episode."""
-    turns: list[Turn] = field(default_factory=list[Turn])
-    by_key: dict[str, Turn] = field(default_factory=dict[str, Turn])
-    by_call: dict[str, Turn] = field(default_factory=dict[str, Turn])
-    by_text: dict[str, list[Turn]] = field(default_factory=dict[str, list[Turn]])
-    children: dict[int, list[Turn]] = field(default_factory=dict[int, list[Turn]])
+    turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
+    by: dict[str, list[Turn]] = field(default_factory=dict[str, list[Turn]])
+    """The turns by the key of their request, by their text and by the ids of their calls."""
     names: set[str] = field(default_factory=set[str])
     """Its keys in ``Capture.threads``."""
     reward: float | None = None
 
     def add(self, turn: Turn) -> None:
-        self.turns.append(turn)
-        self.by_key[turn.key] = turn
-        for name, _ in turn.said.calls:
-            self.by_call[name] = turn
-        self.by_text.setdefault(turn.said.content, []).append(turn)
-        self.children.setdefault(id(turn.parent), []).append(turn)
+        self.turns[turn.said.id] = turn
+        for name in (turn.key, turn.said.content, *(name for name, _ in turn.said.calls)):
+            self.by.setdefault(name, []).append(turn)
+
+    def chain(self, turn: Turn | None) -> list[Turn]:
+        """The turns of a conversation up to this one."""
+        turns: list[Turn] = []
+        while turn is not None:
+            turns.append(turn)
+            turn = self.turns.get(turn.parent)
+        return turns[::-1]
+
+    def prompt(self, turn: Turn | None, context: tuple[int, ...]) -> tuple[int, ...]:
+        """All ids up to the end of ``context``, which follows a turn."""
+        said = (each for one in self.chain(turn) for each in (*one.context_ids, *one.action.token_ids))
+        return (*said, *context)
+
+    def messages(self, turn: Turn | None) -> tuple[Message, ...]:
+        """All messages up to a turn, itself included."""
+        return tuple(message for one in self.chain(turn) for message in (*one.added, one.message))
 
     def known(self, message: TranscriptMessage, previous: Turn | None) -> Turn | None:
         """The turn that an assistant's message repeats: by its call ids, or by its text. ``previous`` is the turn
         before it. None if the client changed what was said."""
-        named = [name for name, _ in message.calls] or _CALL.findall(message.content)
-        for name in named:
-            if (turn := self.by_call.get(name)) is not None:
-                told = message.content.strip()
-                same = not message.calls or (message.calls == turn.said.calls and told in ("", turn.said.content))
-                return turn if same else None
-        found = [] if message.calls else self.by_text.get(message.content.strip(), [])
-        found = [turn for turn in found if not turn.said.calls]
-        return next((turn for turn in found if turn.parent is previous), found[-1] if found else None)
+        told, written = message.content.strip(), _CALL.findall(message.content)
+        names = [name for name, _ in message.calls] or written or [told]
+        found = self.by.get(names[0], [])
+        if message.calls:
+            found = [turn for turn in found if message.calls == turn.said.calls and told in ("", turn.said.content)]
+        elif not written:
+            found = [turn for turn in found if not turn.said.calls]
+        before = "" if previous is None else previous.said.id
+        return next((turn for turn in found if turn.parent == before), found[-1] if found else None)
 
     def longest(self, ids: tuple[int, ...]) -> tuple[Turn | None, tuple[int, ...]]:
         """The last turn whose ids begin ``ids``, and the ids after it."""
-        best, start, grew = None, 0, True
-        while grew:
-            grew = False
-            for turn in self.children.get(id(best), ()):
-                end = start + len(turn.context_ids) + len(turn.action.token_ids)
-                if end < len(ids) and ids[start:end] == turn.context_ids + turn.action.token_ids:
-                    best, start, grew = turn, end, True
-                    break
-        return best, ids[start:]
+        best, found = None, [turn for turn in self.turns.values() if not turn.parent]
+        while found:
+            begun = [turn for turn in found if _starts(ids, turn.context_ids + turn.action.token_ids)]
+            if begun:
+                best, ids = begun[0], ids[len(begun[0].context_ids) + len(begun[0].action.token_ids) :]
+            found = [turn for turn in self.turns.values() if begun and turn.parent == begun[0].said.id]
+        return best, ids
+
+
+def _starts(ids: tuple[int, ...], start: tuple[int, ...]) -> bool:
+    return len(ids) > len(start) and ids[: len(start)] == start
 
 
 def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tuple[int, ...], tuple[Message, ...]]:
@@ -129,21 +130,17 @@ def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tu
 
     def known(message: TranscriptMessage) -> Message | None:
         nonlocal previous
-        turn = play.known(message, previous)
-        previous = turn
-        return None if turn is None else turn.message
+        previous = play.known(message, previous)
+        return None if previous is None else previous.message
 
     messages = form.messages(asked.messages, known)
-    if previous is not None and previous.format == form.key:
-        before = previous.conversation()
-        if messages[: len(before)] == before:
-            return previous, form.chat.context_ids(messages), messages[len(before) :]
+    before = play.messages(previous)
+    if previous is not None and previous.tools == form.key and messages[: len(before)] == before:
+        return previous, form.chat.context_ids(messages), messages[len(before) :]
     parent, context = play.longest(form.chat.prompt_ids(messages))
-    if parent is None:
-        return None, context, messages
-    said = sum(message.role == "assistant" for message in parent.conversation())
-    places = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    return parent, context, messages[places[said - 1] + 1 :]
+    turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    said = sum(message.role == "assistant" for message in play.messages(parent))
+    return parent, context, messages[turns[said - 1] + 1 if said else 0 :]
 
 
 class Capture:
@@ -172,7 +169,7 @@ class Capture:
         opening = list(map(canonical, asked.messages[: turns[0] if turns else None]))
         task = storable(task) or f"task-{digest(opening)[:12]}"
         if episode:
-            if episode in self.ended and asked.key not in getattr(self.plays.get(episode), "by_key", ()):
+            if episode in self.ended and asked.key not in getattr(self.plays.get(episode), "by", ()):
                 raise UserError(f"episode {episode!r:.60} has its outcome already: begin one of another name")
             return self.plays.get(episode) or self._begin(storable(episode), task, True)
         if turns:
@@ -182,7 +179,7 @@ class Capture:
         else:
             keys = [asked.key]  # a first request again, unless its conversation has gone on
         found = next((self.threads[key] for key in keys if key in self.threads), None)
-        if found is not None and found.reward is None and (turns or len(found.turns) <= 1):
+        if found is not None and found.reward is None and (turns or len(found.turns) < 2):
             return found
         return self._begin(f"play-{self._count + 1}", task, False)
 
@@ -199,21 +196,15 @@ class Capture:
 
     def add(self, play: Play, turn: Turn, asked: Asked) -> None:
         """Write a turn to the journal and make it part of its play."""
+        if self.plays.get(play.id) is not play:
+            raise UserError(f"episode {play.id!r:.60} was silent for long and is closed: begin another")
         names = [turn.said.id]
         if not play.named:
             told = TranscriptMessage("assistant", turn.said.content, calls=turn.said.calls)
             continued = digest(list(map(canonical, (*asked.messages, told))))
             names += [continued, turn.key, *(name for name, _ in turn.said.calls)]
-        row = {
-            "said": asdict(turn.said),
-            "parent": None if turn.parent is None else turn.parent.said.id,
-            "context_ids": turn.context_ids,
-            "added": list(map(asdict, turn.added)),
-            "action": asdict(turn.action),
-            "key": turn.key,
-            "format": turn.format,
-        }
-        self._write({"play": play.id, "task": play.place[0], "named": play.named, "names": names, "turn": row})
+        row = {"play": play.id, "task": play.place[0], "named": play.named, "names": names, "turn": turn}
+        self._write(row)
         self._take(play, turn, names)
 
     def _take(self, play: Play, turn: Turn, names: Sequence[str]) -> None:
@@ -290,7 +281,7 @@ class Capture:
         for number, row in self._rows():
             if "turn" in row:
                 play = self.plays.get(row["play"]) or self._begin(row["play"], row["task"], row["named"])
-                self._take(play, _turn(row["turn"], play), row["names"])
+                self._take(play, _TURN.validate_python(row["turn"]), row["names"])
             elif "outcome" in row:
                 self._settle(self.plays[row["outcome"]], row["reward"])
             elif latest[row["shard"]] == number and shards(self.run.trees, COLLECTED, row["shard"]):
@@ -317,20 +308,19 @@ def grown(task: str, plays: Sequence[Play]) -> list[Tree]:
     last turn of each conversation of its play; a path without one ends open, and no view learns from it."""
     trees: dict[tuple[int, ...], Tree] = {}
     for play in plays:
-        first: dict[int, Turn] = {}
-        for turn in play.turns:
-            first[id(turn)] = turn if turn.parent is None else first[id(turn.parent)]
-        last = {first[id(turn)].context_ids: turn for turn in play.turns}
-        for turn in play.turns:
-            start = first[id(turn)]
-            ends = last[start.context_ids] is turn
-            if id(turn) in play.children and not ends:
-                continue
+        first: dict[str, Turn] = {}
+        for name, turn in play.turns.items():
+            first[name] = first.get(turn.parent, turn)
+        last = {first[name].context_ids: name for name in play.turns}
+        continued = {turn.parent for turn in play.turns.values()}
+        for name in [name for name in play.turns if name not in continued]:
+            start = first[name]
             if (tree := trees.get(start.context_ids)) is None:
                 prompt = next((each.content for each in start.added if each.role == "user"), "")
                 root = Node(State(Task(task, prompt), start.added), context_ids=start.context_ids)
                 tree = trees[start.context_ids] = Tree(root.state.task, 0, root)
-            _lay(tree, turn.chain(), play.reward if ends else None)
+            ends = last[start.context_ids] == name
+            _lay(tree, play.chain(play.turns[name]), play.reward if ends else None)
     for node in (node for tree in trees.values() for node in tree.nodes()):
         for edge in node.edges:
             edge.prior = 1 / len(node.edges)
@@ -370,21 +360,3 @@ def _leads(edge: Edge, after: Turn | None, reward: float | None) -> bool:
     if after is None:
         return reward is None or (child is not None and child.terminated and edge.reward == reward)
     return child is not None and not child.terminated and child.context_ids == after.context_ids
-
-
-def _turn(row: Mapping[str, Any], play: Play) -> Turn:
-    """A turn as the journal holds it."""
-    said, action = row["said"], row["action"]
-    calls = tuple((name, ToolCall(**call)) for name, call in said["calls"])
-    call = action["call"] if isinstance(action["call"], str) else ToolCall(**action["call"])
-    lists = {name: tuple(action[name]) for name in ("token_ids", "logprobs", "forced")}
-    parent = next((turn for turn in reversed(play.turns) if turn.said.id == row["parent"]), None)
-    return Turn(
-        Said(**{**said, "calls": calls}),
-        parent,
-        tuple(row["context_ids"]),
-        tuple(Message(**{**each, "token_ids": tuple(each["token_ids"])}) for each in row["added"]),
-        Action(**{**action, **lists, "call": call}),
-        row["key"],
-        row["format"],
-    )

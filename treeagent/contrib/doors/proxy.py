@@ -17,31 +17,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.cli.options import (
-    CheckpointName,
-    Config,
-    Out,
-    Overrides,
-    Resume,
-    Seed,
-    Trust,
-    chosen_settings,
-    find_checkpoint,
-)
+from treeagent.cli import options
 from treeagent.config import RunConfig
+from treeagent.contrib.doors import wire
 from treeagent.contrib.doors.capture import Capture, Play, Turn, read_prompt
 from treeagent.contrib.doors.speaker import Speaker
-from treeagent.contrib.doors.wire import (
-    Asked,
-    Json,
-    application,
-    body_of,
-    chunks,
-    completion,
-    read_request,
-    running,
-    server,
-)
+from treeagent.contrib.doors.wire import Asked, Json
 from treeagent.generators.base import Failure
 from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
@@ -65,11 +46,12 @@ class Proxy:
         """Requests that are being answered, by play and key."""
 
     async def chat(self, request: Request) -> Response:
-        asked = read_request(await body_of(request), self.model)
+        asked = wire.read_request(await wire.body_of(request), self.model)
         episode = request.path_params.get("episode", "") or request.headers.get("x-treeagent-episode", "")
         play = self.capture.play(episode, request.headers.get("x-treeagent-task", ""), asked)
-        turn = play.by_key.get(asked.key)
-        if turn is None:
+        if asked.key in play.by:
+            turn = play.by[asked.key][0]
+        else:
             place = play.id, asked.key
             if place not in self._asked:
                 task = self._asked[place] = asyncio.create_task(self._answer(play, asked))
@@ -77,13 +59,13 @@ class Proxy:
             turn = await asyncio.shield(self._asked[place])  # a client that goes away may ask again
         extra: Json = {"treeagent": {"episode": play.id, "task": play.place[0]}}
         if asked.body.get("stream"):
-            return StreamingResponse(chunks(turn.said, asked, self.model, extra), media_type="text/event-stream")
-        return JSONResponse(completion(turn.said, self.model, extra))
+            return StreamingResponse(wire.chunks(turn.said, asked, self.model, extra), media_type="text/event-stream")
+        return JSONResponse(wire.completion(turn.said, self.model, extra))
 
     async def _answer(self, play: Play, asked: Asked) -> Turn:
         form = self.speaker.format(asked.tools)
         parent, context, added = read_prompt(play, form, asked)
-        prompt = context if parent is None else parent.ids() + context
+        prompt = play.prompt(parent, context)
         if refusal := self.speaker.generator.refusal(prompt):
             raise UserError(f"context_length_exceeded: {refusal}")
         seed = derive_seed(self.config.seed, "proxy", play.id, asked.key)
@@ -91,10 +73,10 @@ class Proxy:
         if isinstance(sample, Failure):
             raise HTTPException(503, f"the model did not answer: {sample.reason}")
         action, said = form.read(sample, asked, len(prompt))
-        turn = Turn(said, parent, context, added, action, asked.key, form.key)
+        turn = Turn(said, parent.said.id if parent else "", context, added, action, asked.key, form.key)
         self.capture.add(play, turn, asked)
         if self.verifier is not None and play.reward is None:
-            message = completion(said, self.model, {})["choices"][0]["message"]
+            message = wire.completion(said, self.model, {})["choices"][0]["message"]
             reward = await asyncio.to_thread(self.verifier, [*asked.body["messages"], message], play.place[0])
             if reward is not None:
                 self.capture.end(play.id, float(reward))
@@ -102,7 +84,7 @@ class Proxy:
 
     async def outcomes(self, request: Request) -> Response:
         try:
-            row = orjson.loads(await body_of(request))
+            row = orjson.loads(await wire.body_of(request))
             episode = str(request.path_params.get("episode") or row.get("episode") or row["answer"])
             reward = float(row["reward"])
             if not math.isfinite(reward):
@@ -114,7 +96,7 @@ class Proxy:
 
     def app(self, key: str) -> Starlette:
         endpoints = {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes}
-        return application(self.model, key, endpoints, self.capture.close)
+        return wire.application(self.model, key, endpoints, self.capture.close)
 
 
 @contextmanager
@@ -146,7 +128,7 @@ def proxied(
     all trees are in the run ``out``."""
     with (
         _opened(Path(checkpoint), config, Path(out), group, verifier, resume) as proxy,
-        running(proxy.app(key), port) as address,
+        wire.running(proxy.app(key), port) as address,
     ):
         yield address
 
@@ -163,10 +145,10 @@ def send_outcome(base_url: str, reward: float) -> None:
 
 @app.command("proxy")
 def proxy_command(
-    checkpoint: CheckpointName,
-    out: Out,
-    overrides: Overrides = None,
-    config: Config = None,
+    checkpoint: options.CheckpointName,
+    out: options.Out,
+    overrides: options.Overrides = None,
+    config: options.Config = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8700,
     group: Annotated[int, typer.Option(min=1, metavar="N", help="Plays of one task that become one tree.")] = 8,
     verifier: Annotated[
@@ -174,9 +156,9 @@ def proxy_command(
         typer.Option(metavar="MODULE:NAME", help="A function of messages and task that gives the outcome, or None."),
     ] = None,
     key: Annotated[str, typer.Option(envvar="TREEAGENT_KEY", help="The api_key that clients must give.")] = "",
-    seed: Seed = None,
-    resume: Resume = False,
-    trust: Trust = False,
+    seed: options.Seed = None,
+    resume: options.Resume = False,
+    trust: options.Trust = False,
 ) -> None:
     """Serve a policy to any agent by OpenAI's chat completions, and keep what it says as search trees.
 
@@ -185,11 +167,11 @@ def proxy_command(
 
     Example: treeagent proxy Qwen/Qwen3-0.6B --port 8700 --out runs/agent
     """
-    policy = find_checkpoint(checkpoint)
+    policy = options.find_checkpoint(checkpoint)
     own = config or policy.parent.name == "checkpoints" or (resume and (out / "config.toml").is_file())
     added = [*([] if own else ["policy.format=tools"]), *(overrides or ())]
-    settings = chosen_settings(config, added, seed, resume, trust, out, policy)
+    settings = options.chosen_settings(config, added, seed, resume, trust, out, policy)
     check: Verifier | None = None if verifier is None else resolve("rewards.function", verifier, {})
     with _opened(policy, settings, out, group, check, resume) as proxy:
         Terminal().print(f"model {proxy.model} at http://127.0.0.1:{port}/v1, trees in {out}; Ctrl-C ends it")
-        server(proxy.app(key), port).run()
+        wire.server(proxy.app(key), port).run()

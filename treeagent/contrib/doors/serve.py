@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from starlette.exceptions import HTTPException
@@ -41,6 +41,7 @@ _KEPT = 4096
 """Plans that are remembered."""
 Turns = Sequence[tuple[str, str]]
 """An episode so far: each answer with what followed."""
+Work = asyncio.Future[list[Action]]
 app = typer.Typer()
 
 
@@ -225,31 +226,32 @@ class Server:
         work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         if asked.body.get("stream"):
             return StreamingResponse(self._stream(request, asked, work, job), media_type="text/event-stream")
-        while not work.done():
-            await asyncio.wait([work], timeout=0.2)
+        async for _ in self._progress(request, work, job):
+            pass
+        if work.cancelled():
+            raise HTTPException(499, "the client went away")
+        return JSONResponse(wire.completion(_said(work.result(), job), self.model, _told(work.result(), job)))
+
+    async def _progress(self, request: Request, work: Work, job: Job) -> AsyncIterator[bytes]:
+        """Events that tell what was spent, until the plan is made. A client that goes away stops it."""
+        head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
+        choice = {"index": 0, "delta": {}, "finish_reason": None}
+        while not (await asyncio.wait([work], timeout=0.2))[0]:
             if await request.is_disconnected():
                 work.cancel()
                 job.stop()
-                raise HTTPException(499, "the client went away")
-        return JSONResponse(wire.completion(_said(work.result(), job), self.model, _told(work.result(), job)))
+                return
+            yield wire.event(head | {"choices": [choice]} | _told([], job))
 
-    async def _stream(
-        self, request: Request, asked: Asked, work: "asyncio.Future[list[Action]]", job: Job
-    ) -> AsyncIterator[bytes]:
+    async def _stream(self, request: Request, asked: Asked, work: Work, job: Job) -> AsyncIterator[bytes]:
+        async for each in self._progress(request, work, job):
+            yield each
         try:
-            while not work.done() and not await request.is_disconnected():
-                await asyncio.wait([work], timeout=0.2)
-                choice = {"index": 0, "delta": {}, "finish_reason": None}
-                head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
-                yield wire.event(head | {"choices": [choice]} | _told([], job))
-            if work.done():
+            if not work.cancelled():
                 for each in wire.chunks(_said(work.result(), job), asked, self.model, _told(work.result(), job)):
                     yield each
         except UserError as error:
             yield wire.event({"error": {"message": str(error), "code": 400}})
-        finally:
-            work.cancel()  # it has ended already, unless the client went away
-            job.stop()
 
 
 def _said(actions: Sequence[Action], job: Job) -> Said:
@@ -263,17 +265,12 @@ def _told(actions: Sequence[Action], job: Job) -> Json:
     return {"treeagent": plan | {name: getattr(job.budget, name) for name in names}}
 
 
-def _limits(budget: object) -> Limits | None:
+def _limits(budget: Any) -> Limits | None:
     """The limits that a request sets, such as ``extra_body={"budget": {"tokens": 800}}``."""
-    if not budget:
-        return None
     try:
-        given: Json = dict(budget)  # type: ignore[call-overload]
-        limits = Limits(given.pop("simulations", None), None, given.pop("tokens", None), given.pop("seconds", None))
-        if given:
-            raise ValueError(given)
-        return limits
-    except (TypeError, ValueError):
+        named = {"generated_tokens" if name == "tokens" else name: value for name, value in (budget or {}).items()}
+        return Limits(**named) if named else None
+    except (AttributeError, TypeError, ValueError):
         raise UserError(f"{budget!r:.60} is no budget: give simulations, tokens, seconds as positive numbers") from None
 
 

@@ -66,6 +66,18 @@ class Said:
     prompt_tokens: int
     completion_tokens: int
 
+    def tool_calls(self) -> list[Json]:
+        functions = [{"name": call.name, "arguments": orjson.dumps(call.arguments).decode()} for _, call in self.calls]
+        names = [name for name, _ in self.calls]
+        return [{"id": id, "type": "function", "function": each} for id, each in zip(names, functions, strict=True)]
+
+    def head(self, model: str, kind: str) -> Json:
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
+
+    def usage(self) -> Json:
+        given, said = self.prompt_tokens, self.completion_tokens
+        return {"usage": {"prompt_tokens": given, "completion_tokens": said, "total_tokens": given + said}}
+
 
 def canonical(message: TranscriptMessage) -> list[object]:
     """A message without what clients change on its way: blanks at its ends, the writing of arguments, thoughts."""
@@ -86,24 +98,16 @@ def read_request(body: bytes, model: str) -> Asked:
     """The request in a body. The server's settings stand for temperature and the like."""
     try:
         row = orjson.loads(body)
-        if not isinstance(row, dict):
-            raise UserError("the body is no JSON object")
         if (named := row.get("model", model)) != model:
             raise HTTPException(404, f"the model {named!r:.60} is not served here: name {model!r}")
         if row.get("n") not in (None, 1):
             raise UserError(f"n is {row['n']!r:.20}, but one answer is given: leave it out and ask in other episodes")
         messages = tuple(message for each in row["messages"] for message in messages_of(each))
-        functions = [each["function"] for each in row.get("tools") or ()]
-        empty: Json = {"type": "object", "properties": {}}
-        tools = tuple(
-            ToolSpec(str(each["name"]), str(each.get("description") or ""), each.get("parameters") or empty)
-            for each in functions
-        )
         choice, stop = row.get("tool_choice") or "auto", row.get("stop") or ()
         limit = row.get("max_completion_tokens") or row.get("max_tokens")
         asked = Asked(
             messages,
-            () if choice == "none" else tools,
+            () if choice == "none" else tuple(_tool(each["function"]) for each in row.get("tools") or ()),
             choice if isinstance(choice, str) else str(choice["function"]["name"]),
             (stop,) if isinstance(stop, str) else tuple(map(str, stop)),
             None if limit is None else max(int(limit), 1),
@@ -111,13 +115,18 @@ def read_request(body: bytes, model: str) -> Asked:
         )
     except orjson.JSONDecodeError:
         raise UserError("the body is no JSON") from None
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"this is no chat completion's request ({type(error).__name__} {error!s:.80})") from error
     if not messages or messages[-1].role == "assistant":
         raise UserError("the last message must be the user's or a tool's")
     return asked
+
+
+def _tool(row: Json) -> ToolSpec:
+    schema = row.get("parameters") or {"type": "object", "properties": {}}
+    return ToolSpec(str(row["name"]), str(row.get("description") or ""), schema)
 
 
 def completion(said: Said, model: str, extra: Json) -> Json:
@@ -126,24 +135,23 @@ def completion(said: Said, model: str, extra: Json) -> Json:
     if said.thought:
         message["reasoning_content"] = said.thought
     if said.calls:
-        message["tool_calls"] = _calls(said)
+        message["tool_calls"] = said.tool_calls()
     choice = {"index": 0, "message": message, "finish_reason": said.finish, "logprobs": None}
-    return _head(said.id, model, "chat.completion") | {"choices": [choice], "usage": _usage(said)} | extra
+    return said.head(model, "chat.completion") | {"choices": [choice]} | said.usage() | extra
 
 
 def chunks(said: Said, asked: Asked, model: str, extra: Json) -> Iterator[bytes]:
     """The answer as server-sent events."""
-    head = _head(said.id, model, "chat.completion.chunk")
+    head = said.head(model, "chat.completion.chunk")
     deltas: list[Json] = [{"role": "assistant", "content": ""}]
-    if said.thought:
-        deltas.append({"reasoning_content": said.thought})
+    deltas += [{"reasoning_content": said.thought}] if said.thought else []
     deltas += [{"content": said.content[start : start + 64]} for start in range(0, len(said.content), 64)]
-    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(_calls(said))]
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(said.tool_calls())]
     for delta in deltas:
         yield event(head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
     yield event(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": said.finish}]} | extra)
     if (asked.body.get("stream_options") or {}).get("include_usage"):
-        yield event(head | {"choices": [], "usage": _usage(said)})
+        yield event(head | {"choices": []} | said.usage())
     yield b"data: [DONE]\n\n"
 
 
@@ -152,44 +160,28 @@ def event(value: Json) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
-def _head(name: str, model: str, kind: str) -> Json:
-    return {"id": name, "object": kind, "created": int(time.time()), "model": model}
-
-
-def _calls(said: Said) -> list[Json]:
-    written = [(name, call.name, orjson.dumps(call.arguments).decode()) for name, call in said.calls]
-    return [{"id": id, "type": "function", "function": {"name": name, "arguments": text}} for id, name, text in written]
-
-
-def _usage(said: Said) -> Json:
-    total = said.prompt_tokens + said.completion_tokens
-    return {"prompt_tokens": said.prompt_tokens, "completion_tokens": said.completion_tokens, "total_tokens": total}
-
-
 async def body_of(request: Request) -> bytes:
     """The body. A larger one than ``MOST_BYTES`` is read to its end, so that its sender hears the refusal."""
-    parts, size = list[bytes](), 0
+    body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
-        parts = [*parts, part] if size <= MOST_BYTES else []
+        body += part if size <= MOST_BYTES else b""
     if size > MOST_BYTES:
         raise HTTPException(413, f"the body has {size:,} bytes, and may have {MOST_BYTES:,}: send less")
-    return b"".join(parts)
+    return bytes(body)
 
 
 def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end: Callable[[], None]) -> Starlette:
     """The server's application: ``/v1/models``, and ``endpoints`` by their paths, each also under ``/e/EPISODE``."""
 
     async def models(request: Request) -> Response:
-        row = {"id": model, "object": "model", "created": 0, "owned_by": "treeagent"}
-        return JSONResponse({"object": "list", "data": [row]})
+        return JSONResponse({"object": "list", "data": [{"id": model, "object": "model", "owned_by": "treeagent"}]})
 
     async def responses(request: Request) -> Response:
         raise HTTPException(404, _RESPONSES)
 
     async def refused(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 400
-        message = error.detail if isinstance(error, HTTPException) else str(error)
+        status, message = (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
         if message == "Not Found":
             message = f"{request.url.path} is not served here: ask /v1/chat/completions or /v1/models"
         row = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
@@ -211,14 +203,11 @@ def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end:
         yield
         on_end()
 
-    posts = {**endpoints, "/v1/responses": responses}
+    served = {**endpoints, "/v1/responses": responses, "/v1/models": models}
     routes = [
-        *(Route(start + "/v1/models", guarded(models)) for start in ("", "/e/{episode}")),
-        *(
-            Route(start + path, guarded(endpoint), methods=["POST"])
-            for path, endpoint in posts.items()
-            for start in ("", "/e/{episode}")
-        ),
+        Route(start + path, guarded(endpoint), methods=["GET" if endpoint is models else "POST"])
+        for path, endpoint in served.items()
+        for start in ("", "/e/{episode}")
     ]
     handlers: Mapping[Any, Any] = {HTTPException: refused, UserError: refused}
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
@@ -226,10 +215,8 @@ def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end:
 
 def server(app: Starlette, port: int) -> uvicorn.Server:
     """The server of an application on 127.0.0.1."""
-    settings = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=5
-    )
-    return uvicorn.Server(settings)
+    quiet: Json = {"log_level": "warning", "access_log": False, "timeout_graceful_shutdown": 5}
+    return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, **quiet))
 
 
 @contextmanager
