@@ -109,7 +109,7 @@ def _opened(
     with Run.create(out, config, resume=resume) as run:
         run.record_checkpoint(COLLECTED, checkpoint)
         capture = Capture(run, checkpoint_name(checkpoint, out), group, policy.forget)
-        yield Proxy(policy, capture, config, checkpoint.name, verifier)
+        yield Proxy(policy, capture, config, wire.model_name(checkpoint), verifier)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ ends, the policy goes on greedily: for one seed these are the answers of ``treea
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -54,8 +54,8 @@ class Job:
     """What it has spent so far."""
     value: float | None = None
     """The return of the plan by the policy's own values; None if an earlier plan or none was followed."""
-    stop: Callable[[], object] = bool
-    """Stops it."""
+    stopped: bool = False
+    """Whether nobody waits for it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +108,7 @@ class Planner:
     def answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
         """The next action of an episode, with those that are planned after it."""
 
-        async def run() -> list[Action]:
-            loop, current = asyncio.get_running_loop(), asyncio.current_task()
-            assert current is not None
-            job.stop = lambda: loop.call_soon_threadsafe(current.cancel)
-            return await self._answer(task, said, job)
-
-        try:
-            return asyncio.run(run())
-        except asyncio.CancelledError:
-            raise UserError("the client went away") from None
-        finally:
-            job.stop = bool
+        return asyncio.run(self._answer(task, said, job))
 
     async def _answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
         started, key = time.monotonic(), (task.id, job.limits, *(text for text, _ in said))
@@ -168,6 +157,8 @@ class Planner:
         search = make_search(self._actors.sampling, steps, settings, self._actors.value, noise=False)
 
         def watch(trees: Sequence[Tree]) -> None:
+            if job.stopped:
+                raise UserError("the client went away")
             job.budget = trees[0].budget if trees else job.budget
 
         [tree] = await search.run([task], [derive_seed(seed, turn) if turn else seed], watch)
@@ -236,12 +227,13 @@ class Server:
         """Events that tell what was spent, until the plan is made. A client that goes away stops it."""
         head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
         choice = {"index": 0, "delta": {}, "finish_reason": None}
-        while not (await asyncio.wait([work], timeout=0.2))[0]:
-            if await request.is_disconnected():
+        try:
+            while not (await asyncio.wait([work], timeout=0.2))[0] and not await request.is_disconnected():
+                yield wire.event(head | {"choices": [choice]} | _told([], job))
+        finally:
+            if not work.done():
                 work.cancel()
-                job.stop()
-                return
-            yield wire.event(head | {"choices": [choice]} | _told([], job))
+                job.stopped = True
 
     async def _stream(self, request: Request, asked: Asked, work: Work, job: Job) -> AsyncIterator[bytes]:
         async for each in self._progress(request, work, job):
@@ -293,7 +285,7 @@ def serve_command(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, False, trust, Path("."), policy)
-    server = Server(Planner(policy, settings), policy.name)
+    server = Server(Planner(policy, settings), wire.model_name(policy))
     Terminal().print(f"model {server.model} at http://127.0.0.1:{port}/v1; Ctrl-C ends it")
     made = wire.application(server.model, key, {"/v1/chat/completions": server.chat}, lambda: None)
     wire.server(made, port).run()

@@ -153,6 +153,7 @@ class Speaker:
         self._formats = OrderedDict[str, Format]()
         self._queue = list[_Waiting]()
         self._runner: asyncio.Task[None] | None = None
+        self._calls = set[asyncio.Task[None]]()
         self._last = 1
         """Size of the last batch."""
 
@@ -197,7 +198,8 @@ class Speaker:
             self._queue = [each for each in self._queue if not each.fits(first)]
             self._last = len(batch)
             if self.generator.concurrent:
-                asyncio.create_task(self._answer(batch)).add_done_callback(lambda task: task.result())
+                self._calls.add(call := asyncio.create_task(self._answer(batch)))
+                call.add_done_callback(self._calls.discard)
             else:
                 await self._answer(batch)
 

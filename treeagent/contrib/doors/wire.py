@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import orjson
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -77,6 +78,11 @@ class Said:
     def usage(self) -> Json:
         given, said = self.prompt_tokens, self.completion_tokens
         return {"usage": {"prompt_tokens": given, "completion_tokens": said, "total_tokens": given + said}}
+
+
+def model_name(checkpoint: Path) -> str:
+    """The name under which a checkpoint is served: of its folder, or on the hub."""
+    return checkpoint.name if checkpoint.is_dir() else str(checkpoint)
 
 
 def canonical(message: TranscriptMessage) -> list[object]:
@@ -209,14 +215,15 @@ def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end:
         for path, endpoint in served.items()
         for start in ("", "/e/{episode}")
     ]
-    handlers: Mapping[Any, Any] = {HTTPException: refused, UserError: refused}
+    handlers: Mapping[Any, Any] = {HTTPException: refused, UserError: refused, ClientDisconnect: refused}
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
 
 def server(app: Starlette, port: int) -> uvicorn.Server:
     """The server of an application on 127.0.0.1."""
-    quiet: Json = {"log_level": "warning", "access_log": False, "timeout_graceful_shutdown": 5}
-    return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, **quiet))
+    # A connection stays open while its agent is busy: a request on one that was just closed would be lost.
+    options: Json = {"log_level": "warning", "timeout_keep_alive": 3600, "timeout_graceful_shutdown": 5}
+    return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, access_log=False, **options))
 
 
 @contextmanager
