@@ -1,5 +1,6 @@
 """The proxy: what any client says through it becomes trees of the very tokens that were sampled."""
 
+import copy
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +10,18 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from door import ADD, Scripted, client, door, play
+from door import ADD, SETTINGS, Scripted, client, door, play
+from toy_llama import tokenizer
 
+from treeagent.agent.policy import LLMPolicy
 from treeagent.contrib.doors import capture, send_outcome
 from treeagent.contrib.doors.capture import JOURNAL
+from treeagent.contrib.doors.speaker import Format
+from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.trees import stored_trees
 from treeagent.search.node import Tree, finished_paths
+from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
@@ -174,6 +180,15 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path) -> None:
         assert "web pages" in sentence(httpx.get(f"{address}/v1/models", headers={"origin": "http://evil"}))
         assert "not served here" in sentence(httpx.get(f"{address}/v1/files"))
     assert trees_in(tmp_path / "run") == []
+
+
+def test_a_template_that_rewrites_history_is_refused() -> None:
+    policy = LLMPolicy(Scripted(), ChatFormat(tokenizer()))
+    last = copy.deepcopy(tokenizer())
+    last.chat_template = "{% for message in messages[-2:] %}{{ message.content }}\n{% endfor %}"
+    policy.chat.tokenizer = last
+    with pytest.raises(UserError, match="template"):
+        Format(policy, SETTINGS, ())
 
 
 def test_what_a_kill_leaves_is_taken_up_again(tmp_path: Path) -> None:

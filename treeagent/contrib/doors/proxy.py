@@ -69,7 +69,7 @@ class Proxy:
         if refusal := self.speaker.generator.refusal(prompt):
             raise UserError(f"context_length_exceeded: {refusal}")
         seed = derive_seed(self.config.seed, "proxy", play.id, asked.key)
-        sample = await self.speaker.sample(form, asked, prompt, seed)
+        sample = await self.speaker.sample(play.id, form, asked, prompt, seed)
         if isinstance(sample, Failure):
             raise HTTPException(503, f"the model did not answer: {sample.reason}")
         action, said = form.read(sample, asked, len(prompt))

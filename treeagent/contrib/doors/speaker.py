@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,9 @@ from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall
 
 _FORMATS = 16
 """Sets of tools that are kept ready."""
-_QUIET, _PATIENCE = 0.004, 0.1
-"""A batch waits for as many requests as the last one had, until none came for so long, and at most so long (s)."""
+_QUIET, _PATIENCE = 0.05, 0.25
+"""A batch waits for the conversations of the last two, until none came for the first share of the time that the last
+one took, and at most for the second."""
 
 
 class Format:
@@ -131,6 +133,7 @@ def _several(grammar: ToolCalls, said: str) -> tuple[ToolCall, ...]:
 class _Waiting:
     """A prompt that waits for its batch."""
 
+    who: str
     prompt: tuple[int, ...]
     seed: int
     limit: int
@@ -154,8 +157,10 @@ class Speaker:
         self._queue = list[_Waiting]()
         self._runner: asyncio.Task[None] | None = None
         self._calls = set[asyncio.Task[None]]()
-        self._last = 1
-        """Size of the last batch."""
+        self._recent: list[set[str]] = [set(), set()]
+        """Who was in the last two batches."""
+        self._took = 0.0
+        """Seconds of the last batch."""
 
     def format(self, tools: Sequence[ToolSpec]) -> Format:
         key = tools_key(tools)
@@ -171,12 +176,15 @@ class Speaker:
         for each in self._formats.values():
             each.chat.forget()
 
-    async def sample(self, form: Format, asked: Asked, prompt: tuple[int, ...], seed: int) -> Sample | Failure:
-        """The model's turn after a prompt."""
+    async def sample(
+        self, who: str, form: Format, asked: Asked, prompt: tuple[int, ...], seed: int
+    ) -> Sample | Failure:
+        """The model's turn after a prompt of the conversation ``who``."""
         settings = self.config.policy
         forced = asked.choice not in ("auto", "none") and bool(asked.tools)
         forced = forced and (settings.generator == "local" or settings.is_structured)
         waiting = _Waiting(
+            who,
             prompt,
             seed,
             min(asked.limit or settings.max_new_tokens, settings.max_new_tokens),
@@ -192,11 +200,12 @@ class Speaker:
 
     async def _run(self) -> None:
         while self._queue:
-            await self._gather()
+            if not self.generator.concurrent:
+                await self._gather()
             first = self._queue[0]
             batch = [each for each in self._queue if each.fits(first)]
             self._queue = [each for each in self._queue if not each.fits(first)]
-            self._last = len(batch)
+            self._recent = [self._recent[1], {each.who for each in batch}]
             if self.generator.concurrent:
                 self._calls.add(call := asyncio.create_task(self._answer(batch)))
                 call.add_done_callback(self._calls.discard)
@@ -205,12 +214,11 @@ class Speaker:
 
     async def _gather(self) -> None:
         """Wait for requests of conversations that were answered together."""
-        waited = 0.0
-        while len(self._queue) < self._last and waited < _PATIENCE:
+        quiet, started = max(_QUIET * self._took, 0.004), time.monotonic()
+        while len(self._queue) < len(self._recent[0] | self._recent[1]):
             before = len(self._queue)
-            await asyncio.sleep(_QUIET)
-            waited += _QUIET
-            if len(self._queue) == before:
+            await asyncio.sleep(quiet)
+            if len(self._queue) == before or time.monotonic() - started > _PATIENCE * self._took:
                 return
 
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
@@ -226,11 +234,13 @@ class Speaker:
             form=batch[0].form,
             turn_prefixes=[()] * len(batch),
         )
+        started = time.monotonic()
         try:
             drawn = await in_thread(lambda: self.generator.sample(request))
         except Exception as error:  # what the generator raises becomes the answer to each of its requests
             for each in batch:
                 each.answer.set_exception(error)
             return
+        self._took = time.monotonic() - started
         for each, samples in zip(batch, drawn, strict=True):
             each.answer.set_result(samples if isinstance(samples, Failure) else samples[0])
