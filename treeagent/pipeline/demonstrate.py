@@ -23,7 +23,7 @@ from treeagent.types import Message, Task, derive_seed
 def demonstrate(
     dynamics: EnvDynamics, demonstrator: Demonstrator, tasks: Sequence[Task], *, seed: int, grammar: Grammar
 ) -> Iterator[Tree]:
-    """Yield one demonstration of each task. Actions hold text without token ids; ``tokenise`` adds the ids."""
+    """Yield one demonstration of each task, in text; ``tokenise`` adds token ids."""
     with asyncio.Runner() as runner:
         for task in tasks:
             yield runner.run(_episode(dynamics, demonstrator, task, derive_seed(seed, task.id), grammar))
@@ -33,7 +33,6 @@ async def _episode(dynamics: EnvDynamics, player: Demonstrator, task: Task, seed
     (growth,) = await create_trees(dynamics, [task], [seed])
     tree, path, rng, tools = growth.tree, Path(), random.Random(seed), dynamics.env.tools()
     while not tree.error and not (node := last_node(growth, path)).ended:
-        # The demonstrator acts on the environment's current state, which is the one that the last step led to.
         try:
             with contained():
                 turn = player.act(rng)
@@ -59,7 +58,7 @@ def demonstration_path(tree: Tree) -> tuple[Edge, ...]:
 
 
 def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
-    """A copy of a demonstration with the token ids that a policy would read, as far as they fit its context."""
+    """A copy of a demonstration with the token ids that a policy reads, as far as they fit its context."""
     opening = tree.root.state.messages
     root = node = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # else no reset
     for edge in demonstration_path(tree):
@@ -78,7 +77,7 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
 
 
 def demonstrations(config: RunConfig) -> Iterator[Tree]:
-    """Yield episodes of the environment's own demonstrator, the same ones on every call."""
+    """Yield episodes of the environment's own demonstrator, the same on every call."""
     env, settings, model = environment(config), config.warm_start, config.policy.model
     demonstrator, dynamics = require_demonstrator(config, env), env_dynamics(env, config, "demonstrate")
     template = "" if model is None else str(load_tokenizer(model).chat_template)
@@ -90,7 +89,6 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
 
 
 def require_demonstrator(config: RunConfig, env: Env) -> Demonstrator:
-    """The environment's own demonstrator for a warm start."""
     demonstrator = env.demonstrator(config.warm_start.noise)
     if demonstrator is None:
         raise RunError(

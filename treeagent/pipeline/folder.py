@@ -1,5 +1,4 @@
-"""The folder of one run: settings, finished stages, metrics, trees and checkpoints, and a lock for its single
-writer."""
+"""The folder of one run: settings, finished stages, metrics, trees and checkpoints, and a lock for its writer."""
 
 import fcntl
 import os
@@ -27,18 +26,18 @@ _NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "world.url"),
 )
-"""Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""
+"""Beginnings of the keys of settings with other values of which a run may be resumed."""
 _FOLDERS = ("trees", "checkpoints", "outcomes", "episodes")
-_OBJECT, _OBJECTS = TypeAdapter(dict[str, Any]), TypeAdapter(list[dict[str, Any]])
+_ROWS = TypeAdapter(list[dict[str, Any]])
 _STAGES, _NAMES = TypeAdapter(dict[str, dict[str, Any]]), TypeAdapter(dict[str, str])
 
 
 class RunError(RuntimeError):
-    """A folder cannot be used as a run. The message is one sentence with the reason and the fix."""
+    """A folder cannot be used as a run."""
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
-    """The dotted keys of settings that differ and on which results depend, sorted."""
+    """The keys of settings that differ and on which results depend."""
     return [key for key in config_difference(old, new) if not key.startswith(_NOT_AFFECTING_RESULTS)]
 
 
@@ -46,20 +45,18 @@ class Run:
     """A run on disk. ``create`` opens it for writing and locks it until ``close``; ``open`` opens it for reading."""
 
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
-        """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
+        """``lock``: the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
         self._writing = threading.Lock()
         self.trees, self.checkpoints, self.outcomes, self.episodes = (path / name for name in _FOLDERS)
-        """Shards of trees; checkpoints; finished batches of an evaluation that is not complete yet; shards of the
-        episodes of evaluations, which are trees with a single path."""
+        """``outcomes`` holds finished batches of an unfinished evaluation, ``episodes`` trees with a single path."""
         self.first_workers = config.workers
-        """Number of workers when the run began. It sets the size of batches, which a resumed run must keep."""
+        """Workers when the run began, which set the size of batches."""
         self.results = path / "results.json"
-        """The rows of the last evaluation, as a JSON array."""
         self.replaced: list[str] = []
         """Settings of an earlier begin that ``create`` replaced, because nothing was made with them yet."""
-        self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
-        """Called with the stage, step and figures of every logged row, for trackers."""
+        self.on_log: Callable[[str, int, Mapping[str, float]], None] = lambda stage, step, figures: None
+        """Called with every logged row."""
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
@@ -91,7 +88,7 @@ class Run:
         return cls(path, load_config(path / "config.toml"))
 
     def close(self) -> None:
-        """Release the lock, so that another process can write the run."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -108,11 +105,7 @@ class Run:
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        return _read(self.results, _OBJECTS, [])
-
-    def fidelity(self) -> dict[str, Any]:
-        """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""
-        return _read(self.path / "fidelity.json", _OBJECT, {})
+        return _read(self.results, _ROWS, [])
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
@@ -122,12 +115,12 @@ class Run:
         return stage in self.stages()
 
     def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Record that ``stage`` is done, with facts as JSON values for later stages and for readers."""
+        """Record that ``stage`` is done, with facts as JSON values."""
         with self._writing:
             self._write("stages.json", self.stages() | {stage: dict(facts)})
 
     def forget(self, stage: str) -> None:
-        """Remove the record that a stage is done, so that it runs again."""
+        """Let a stage run again."""
         with self._writing:
             if self.is_done(stage):
                 self._write("stages.json", {name: facts for name, facts in self.stages().items() if name != stage})
@@ -137,16 +130,14 @@ class Run:
         write_atomic(self.path / name, written)
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """The facts that ``finish`` recorded for a stage that is done."""
         return self.stages()[stage]
 
     def record_checkpoint(self, purpose: str, checkpoint: Path) -> None:
-        """Record the checkpoint from which a part of the run starts, before that part begins."""
+        """Record the checkpoint from which a part of the run starts."""
         self._record(purpose, checkpoint_name(checkpoint, self.path))
 
     def record_trees(self, purpose: str, source: "Run") -> None:
-        """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
-        ``source``."""
+        """Record the trees of the run ``source``, from which a part of this run learns."""
         files = [file for name in source.collections() for file in shards(source.trees, name)]
         size, count = sum(file.stat().st_size for file in files), f"{len(files)} file{'s' * (len(files) != 1)}"
         where = checkpoint_name(source.trees, self.path)
@@ -164,14 +155,12 @@ class Run:
                 )
 
     def recorded_checkpoint(self, purpose: str) -> Path | None:
-        """The checkpoint that ``record_checkpoint`` recorded, or None."""
         name = _read(self.path / "given.json", _NAMES, {}).get(purpose)
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
 
     def alarms(self) -> list[str]:
-        """The alarms that stages recorded in their facts, one sentence each."""
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
@@ -180,19 +169,16 @@ class Run:
         figures = {key: value for key, value in metrics.items() if key != "step"}
         row = {"stage": stage, "step": step} | figures
         with self._writing:
-            if self.on_log is not None:
-                self.on_log(stage, step, figures)
+            self.on_log(stage, step, figures)
             try:
                 with appendable(self.path / "metrics.jsonl") as file:
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
             except OSError as error:
-                raise StoreError(
-                    f"cannot write {self.path}/metrics.jsonl: {error.strerror}: free some space"
-                ) from error
+                raise StoreError(f"cannot write {self.path}/metrics.jsonl: {error.strerror}: free space") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same
-        step are merged; if a resumed stage logged a value again, the last value counts."""
+        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage: of what a resumed
+        stage logged again, the last counts."""
         path, rows = self.path / "metrics.jsonl", dict[tuple[str, int], dict[str, Any]]()
         for line in regular(path).read_bytes().splitlines(keepends=True) if path.exists() else ():
             if line.endswith(b"\n"):  # otherwise another process is still writing the line
@@ -238,8 +224,8 @@ class Run:
 
 
 def checkpoint_name(checkpoint: Path, run: Path) -> str:
-    """The name under which files of the run in folder ``run`` record a checkpoint. A path inside the folder is written
-    relative to it, so that the folder can be moved; otherwise it is the absolute path, or the hub name."""
+    """The name under which the run in folder ``run`` records a checkpoint: a path inside the folder is relative to it,
+    so that the folder can be moved; another is absolute, or a hub name."""
     resolved, own = checkpoint.resolve(), run.resolve()
     if resolved.is_relative_to(own):
         return f"./{resolved.relative_to(own)}"
@@ -247,8 +233,8 @@ def checkpoint_name(checkpoint: Path, run: Path) -> str:
 
 
 def require_own_files(path: Path) -> None:
-    """Check that a run's folder holds nothing but its own files and folders. A run may have been downloaded: links lead
-    reads and writes out of the folder, and opening a pipe or a device may block for ever."""
+    """Check that a run, which may be downloaded, holds plain files and folders: links lead out of it, and opening a
+    pipe may block for ever."""
     for folder in (path, *(path / name for name in _FOLDERS)):
         for entry in folder.iterdir() if folder.is_dir() else ():
             if entry.is_symlink():
@@ -260,7 +246,6 @@ def require_own_files(path: Path) -> None:
 
 
 def _read(path: Path, form: TypeAdapter[Content], empty: Content) -> Content:
-    """The JSON content of a file; ``empty`` if there is no file."""
     if not path.exists():
         return empty
     try:

@@ -1,7 +1,5 @@
-"""Open a run for writing: check what it is going to need, and let the machine choose what the settings leave open.
-
-The checks come before the run's folder is made, so a failed check leaves nothing behind.
-"""
+"""Open a run for writing: check what it is going to need, before its folder is made, and let the machine choose what
+the settings leave open."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -31,13 +29,11 @@ from treeagent.seams import resolve
 from treeagent.types import Split, UserError
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
-"""Parts of a command that use tasks, named after the section of the settings that determines their number."""
-_MOST_WORKERS = 8
-"""Most workers. With more, their batches of trees are small, and the memory of each holds a copy of the weights."""
-_MOST_THREADS = 16
-"""Most threads of a worker. With more, a forward pass of a billion parameters is hardly faster."""
+"""Parts of a command that use tasks."""
+_MOST_WORKERS, _MOST_THREADS = 8, 16
+"""More workers get small batches, and more threads of a worker hardly speed up a billion parameters."""
 _WORKER_BYTES = 3 << 29
-"""Memory of a worker in bytes, in addition to its weights and its KV cache: torch, transformers, trees."""
+"""Memory of a worker in bytes besides its weights and its KV cache."""
 
 
 @contextmanager
@@ -51,16 +47,8 @@ def opened(
     resume: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[tuple[Run, Progress]]:
-    """Context that yields the run in the folder ``out``, begun or continued, and its progress. Its ``config`` holds the
-    settings with the machine's choices. Workers are shared by all stages within the context.
-
-    Args:
-        uses: the parts that use tasks.
-        methods: the update methods that are used.
-        checkpoint: the policy to start from, if any.
-        resume: whether a run that is there already is continued.
-        progress: by default nothing is shown.
-    """
+    """Context that yields the run in the folder ``out``, begun or continued, whose ``config`` holds the machine's
+    choices, and its progress. All stages within share workers."""
     shown, stored = progress or QuietProgress(), Path(out) / "config.toml"
     _require(config, uses, methods, checkpoint)
     begun = load_config(stored) if resume and stored.is_file() else None
@@ -75,7 +63,7 @@ def opened(
 
 
 def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], model: Path | None) -> None:
-    """Check everything that a command is going to use. ``model`` is None if a warm start makes one."""
+    """Check what a command is going to use. ``model`` is None if a warm start makes one."""
     policy, environment = config.policy, config.environment
     require_trackers(config)
     if config.evaluate.world:
@@ -123,8 +111,8 @@ def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], 
 
 
 def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that the log-probabilities of samples, with which DPO and GRPO compare the policy, are normalised over the
-    whole vocabulary. With ``structured``, vLLM and servers normalise them over the tokens that the grammar allows."""
+    """Check that the log-probabilities with which DPO and GRPO compare the policy are normalised over the whole
+    vocabulary: with ``structured``, vLLM and servers normalise them over the allowed tokens."""
     policy, unfit = config.policy, [method for method in methods if method in COMPARING]
     if unfit and policy.is_structured and policy.generator != "local":
         raise UserError(
@@ -135,7 +123,7 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
-    """Request the last task of each use, so that a split that is too small fails now instead of after hours."""
+    """Request the last task of each use, so that a split that is too small fails now."""
     warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
     seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
     required: dict[Use, tuple[Split, str, int]] = {
@@ -162,15 +150,11 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
 def fit_to_machine(
     config: RunConfig, checkpoint: str | Path | None = None, begun: RunConfig | None = None
 ) -> tuple[RunConfig, str]:
-    """The settings with the values that they leave to the machine (``workers``, ``threads``, ``policy.dtype`` and
-    ``training.precision``), and a sentence that states the choice, which is empty if a small model runs on the CPU.
+    """The settings with the values that they leave to the machine (``workers``, ``threads``, ``policy.dtype``,
+    ``training.precision``), and a sentence that states the choice, if any.
 
-    Workers with one thread each use the cores best, since they never wait for each other. They get more threads only if
-    memory has no room for more copies of the weights, or there are ``_MOST_WORKERS``.
-
-    Args:
-        checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
-        begun: the settings with which a resumed run began. Its number formats are kept.
+    Workers with one thread each use the cores best. They get more only if memory has no room for more copies of the
+    weights, or there are ``_MOST_WORKERS``. A resumed run keeps the number formats with which it was ``begun``.
     """
     policy, name, said = config.policy, checkpoint or config.policy.model, ""
     dtype, precision = policy.dtype, config.training.precision
@@ -209,8 +193,8 @@ def fit_to_machine(
 
 
 def training_threads(config: RunConfig, checkpoint: Path) -> int:
-    """The threads of the only update of a stage: those of all workers, because they are idle then, for a large model on
-    this machine's CPU; else those of one worker."""
+    """The threads of the only update of a stage: of all workers, which are idle, for a large model on this CPU; else of
+    one worker."""
     threads = max(config.threads, 1)
     if config.workers < 2 or not config.policy.on_cpu or count_weights(checkpoint)[0] < LARGE:
         return threads

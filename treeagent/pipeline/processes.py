@@ -1,8 +1,5 @@
-"""Run jobs in this process or in worker processes of this machine.
-
-A job is a value, so its result does not depend on where it runs or on the number of workers. Unlike those of
-``concurrent.futures``, the workers here pass on the events of a job, and end when this process is killed.
-"""
+"""Run jobs in this process or in worker processes of this machine. Unlike those of ``concurrent.futures``, the workers
+pass on the events of a job, and end when this process is killed."""
 
 import multiprocessing
 import os
@@ -33,7 +30,6 @@ from treeagent.visible import guard_streams
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-"""Signals that end a run."""
 _CLOSE_SECONDS = 10.0
 """Seconds that workers, all together, may take to end."""
 
@@ -51,10 +47,7 @@ def run_jobs(
     on_event: Emit = lambda event: None,
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work``, which can be pickled, on every job and yield (job, result) pairs in the order in which they finish.
-
-    With one worker on this machine, or with a single job, jobs run in this process. ``on_event`` is called in this
-    process with each event that a job sends. ``WorkerLost`` tells of a worker that ended in the middle of a job.
-    """
+    With one worker, or a single job, jobs run in this process, as ``on_event`` always does."""
     if not jobs or (start_workers is None and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
@@ -73,7 +66,7 @@ def run_jobs(
 
 @contextmanager
 def shared_workers(config: RunConfig) -> Iterator[None]:
-    """Context in which all calls of ``run_jobs`` share one set of workers, since workers take seconds to start."""
+    """Context in which all calls of ``run_jobs`` share workers, which take seconds to start."""
     global _shared
     if start_workers is not None:
         _shared = start_workers(config.workers, config)
@@ -91,18 +84,15 @@ def shared_workers(config: RunConfig) -> Iterator[None]:
 
 
 def end_shared_workers() -> None:
-    """End the workers of ``shared_workers``, so that other processes can use what they hold, such as the memory of a
-    GPU. The next ``run_jobs`` starts new ones. No job may be running."""
+    """End the idle workers of ``shared_workers``, to free what they hold, such as the memory of a GPU. The next
+    ``run_jobs`` starts new ones."""
     if _shared is not None:
         _shared.close()
 
 
 class Processes:
-    """Worker processes of this machine. Each is connected by a pipe and runs one job at a time.
-
-    A worker ends when its pipe closes, and is killed at once when this process ends. If the caller of ``run`` stops
-    early, running jobs are killed, and the next call starts new workers.
-    """
+    """Worker processes of this machine, each connected by a pipe. A worker ends when its pipe closes, and is killed if
+    this process ends. If the caller of ``run`` stops early, running jobs are killed."""
 
     def __init__(self, count: int, threads: int = 1) -> None:
         self._count, self._threads = count, threads
@@ -112,7 +102,6 @@ class Processes:
         self._start()
 
     def _start(self) -> None:
-        """Start the workers. Those of a machine with a GPU are still importing modules when this function returns."""
         context = _context()
         try:
             with _end_signals_blocked():  # none may arrive between the start of a worker and its entry here
@@ -172,8 +161,7 @@ class Processes:
         self.close()
 
     def close(self) -> None:
-        """End the workers. No job may be running. A worker that has not closed its environments after
-        ``_CLOSE_SECONDS`` is killed."""
+        """End the idle workers; one that has not closed its environments after ``_CLOSE_SECONDS`` is killed."""
         for pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
@@ -201,8 +189,8 @@ class Processes:
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """How worker processes are started: as forks of a server that has imported what this process has imported, but has
-    no threads of torch. With a GPU each worker imports for itself, since CUDA does not work in a fork."""
+    """How workers are started: as forks of a server that has imported what this process has, but has no threads of
+    torch. With a GPU each worker imports for itself, since CUDA does not work in a fork."""
     if sys.platform != "linux" or torch.accelerator.is_available():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -218,8 +206,8 @@ def _context() -> ForkServerContext | SpawnContext:
 
 @contextmanager
 def _end_signals_blocked() -> Iterator[None]:
-    """Context in which signals that end a run wait. Processes that are started in it inherit the blocked signals.
-    Otherwise Ctrl-C would show the traceback of a worker that is still importing torch."""
+    """Context in which signals that end a run wait, also in processes started in it: otherwise Ctrl-C would show the
+    traceback of a worker that is still importing torch."""
     resource_tracker.ensure_running()  # started here, because its first start unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
@@ -229,7 +217,7 @@ def _end_signals_blocked() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
-    """Main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
+    """Run jobs in a worker process until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
     # The parent notices the end of a worker when the pipe closes, so no process that a job starts may keep it open.
@@ -250,8 +238,7 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
 
 
 def _picklable(error: Exception) -> Exception:
-    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
-    either becomes a RuntimeError with the same text."""
+    """The error, or a RuntimeError with its text, with the traceback, which cannot be pickled, as a note."""
     trace = traceback.format_exc()
     try:
         pickle.loads(pickle.dumps(error))

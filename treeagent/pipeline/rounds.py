@@ -1,7 +1,5 @@
-"""One round of search-and-adapt: choose tasks, search them, learn from the trees, log figures and raise alarms.
-
-A share of the trees may grow in a world model. It is refitted every round, and its audit limits the share.
-"""
+"""One round of search-and-adapt: choose tasks, search them, learn from the trees, log figures and raise alarms. A share
+of the trees may grow in a world model, which is refitted every round and whose audit limits the share."""
 
 import math
 import random
@@ -26,26 +24,25 @@ from treeagent.views.figures import return_spread, tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
 
 _COUNTED = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
-"""What the searches up to a round have cost, as it is logged."""
 
 
 @dataclass(slots=True)
 class RoundHistory:
-    """The rounds so far, one entry per round."""
+    """The rounds so far."""
 
     start: Path
     """The checkpoint before the first round."""
     figures: list[dict[str, float]] = field(default_factory=list)
     """``tree_figures`` of each round, and ``validation`` if its update was validated."""
     policies: list[Path] = field(default_factory=list)
-    """The checkpoint after each round. A round that learnt nothing repeats the checkpoint of the round before."""
+    """The checkpoint after each round; one that learnt nothing repeats that of the round before."""
     explained: list[float] = field(default_factory=list)
-    """The explained variance of the value head, one entry for each round that learnt something."""
+    """The explained variance of the value head after each round that learnt something."""
 
     @property
     def best(self) -> Path:
-        """The checkpoint with the highest validation success; a checkpoint that was not validated counts as 0. Among
-        equals, the last round's checkpoint wins, else the earliest."""
+        """The checkpoint with the highest validation success (0 without validation), of equals the last round's, else
+        the earliest."""
         scores = dict[Path, float]()
         for policy, figures in zip(self.policies, self.figures, strict=True):
             scores.setdefault(policy, figures.get("validation", 0.0))  # a later round that repeats it did not validate
@@ -58,8 +55,7 @@ def _round_name(number: int) -> str:
 
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """Make or find the first policy. If the first round grows trees in a world model, also search the tasks that the
-    first world model learns from."""
+    """Make or find the first policy, and search the tasks that a world model of the first round learns from."""
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
@@ -68,7 +64,11 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
                 "another --out"
             )
         run.record_checkpoint("start", checkpoint)
-        start = _link_with_own_name(checkpoint, run)
+        start = checkpoint
+        if re.fullmatch(r"round-\d+-\w+", start.name):  # of another run, with a name that a round of this one takes
+            start = run.checkpoints / f"{LINKED}{checkpoint.name}"
+            if not start.is_symlink():
+                start.symlink_to(checkpoint.resolve(), target_is_directory=True)
     else:
         start = warm_start(config, run, progress)
     if config.adapt.imagined_in(1):
@@ -76,20 +76,9 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     return start
 
 
-def _link_with_own_name(start: Path, run: Run) -> Path:
-    """The checkpoint to start from. If a round of another run made it, this is a link to it with another name, because
-    evaluations and tables tell policies apart by their names."""
-    if not re.fullmatch(r"round-\d+-\w+", start.name):
-        return start
-    link = run.checkpoints / f"{LINKED}{start.name}"
-    if not link.is_symlink():
-        link.symlink_to(start.resolve(), target_is_directory=True)
-    return link
-
-
 def audit_before_round(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
-    """Refit and audit the world model on the real steps so far. Returns the share of trees to grow in it (``imagined``)
-    and the figures of the audit; empty if the settings ask for no imagined trees in this round."""
+    """Refit and audit the world model. Returns the share of trees to grow in it (``imagined``) and the audit's
+    figures; nothing if the settings ask for no imagined trees in this round."""
     requested, stage = config.adapt.imagined_in(number), f"audit-{number}"
     if not requested:
         return {}
@@ -110,7 +99,7 @@ def _world_folder(run: Run, number: int) -> Path:
 def search_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, audit: Mapping[str, float]
 ) -> None:
-    """Choose the tasks of a round, and search them in the environment and, as the audit allows, in the world model."""
+    """Choose a round's tasks, and search them in the environment and, as the audit allows, in the world model."""
     new, again = choose_tasks(_spreads(run, number), config.collect.tasks, config.adapt.curriculum)
     places = [*again, *new]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
@@ -122,14 +111,8 @@ def search_round(
 
 
 def choose_tasks(spreads: Mapping[int, float], count: int, share: float) -> tuple[list[int], list[int]]:
-    """Choose the tasks of the next round, by their indices in the training split: (new, again).
-
-    The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
-    the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
-
-    Args:
-        spreads: the standard deviation of the returns in the last tree of each task.
-    """
+    """Choose the tasks of the next round, by their indices in the training split: (new, again). Those of the largest
+    ``spreads`` (standard deviation of a tree's returns) are repeated, at most ``share`` of ``count`` (DreamGym)."""
     varying = [place for place in sorted(spreads, key=lambda each: -spreads[each]) if spreads[place]]
     again = sorted(varying[: _part(share, count)])
     first = 1 + max(spreads, default=-1)
@@ -142,16 +125,15 @@ def _part(share: float, count: int) -> int:
 
 
 def _spreads(run: Run, number: int) -> dict[int, float]:
-    """The spread of the returns in the last search of each task before a round, keyed by the task's index in the
-    training split. For a task that was searched in both, the search in the environment counts."""
+    """The spread of the returns in the last search of each task before a round, by the task's index in the training
+    split. A search in the environment counts before one in the world model."""
     names = [make(earlier) for make in (imagined_trees, _round_name) for earlier in range(number)]
     trees = (tree for name in names for tree in stored_trees(run.trees, name))
     return {tree.place: return_spread(tree) for tree in trees if tree.place is not None}
 
 
 def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int) -> Path:
-    """Run the updates of a round, each starting from the checkpoint of the one before. An update that finds nothing to
-    learn leaves the policy as it is. Returns the last checkpoint."""
+    """Run the updates of a round, each from the checkpoint of the one before. Returns the last checkpoint."""
     names = names_to_learn_from(config, run, number)
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
@@ -167,8 +149,7 @@ def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Pa
 
 
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
-    """The names of the stored trees that a round learns from, newest first: those of the round itself and of the
-    ``adapt.replay`` rounds before it."""
+    """Names of the trees that a round learns from, newest first: its own and those of ``adapt.replay`` before it."""
     rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
     names = (name for each in rounds for name in (_round_name(each), imagined_trees(each)))
     return [name for name in names if run.is_done(name)]
@@ -183,7 +164,7 @@ def finish_round(
     audit: Mapping[str, float],
     history: RoundHistory,
 ) -> None:
-    """Log the figures of a round, add them to ``history``, and raise the alarms that follow from the rounds so far."""
+    """Log a round's figures, add them to ``history``, and raise the alarms that follow."""
     stages, figures = run.stages(), tree_figures(read_trees(run.trees, [_round_name(number)]))
     if updated not in history.policies:
         learnt = stages.get(updated.name, {})

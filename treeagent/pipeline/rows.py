@@ -32,16 +32,15 @@ class TrainJob:
     names: Sequence[str]
     """Names of the shards in ``trees`` to learn from."""
     out: Path
-    """Folder of the updated checkpoint."""
 
     @property
     def scratch(self) -> Path:
-        """Folder of the trainer's own checkpoints, from which an interrupted update resumes."""
+        """Folder of the trainer's own checkpoints, from which an update resumes."""
         return self.out.with_name(f".{self.out.name}")
 
 
 def policy_training_rows(job: TrainJob, checkpoint: Checkpoint) -> Iterator[Any]:
-    """Yield the rows of the job's method. Trees are read as the rows are asked for."""
+    """Yield the rows of the job's method."""
     settings, chat = job.config.update, make_chat(checkpoint, job.config)
     if job.method in ("rft", "distil"):
         for tree in read_trees(job.trees, job.names):
@@ -67,15 +66,14 @@ def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
 
 
 def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
-    """The rows of all trees of a task. Advantages are computed over these trees together."""
+    """The rows of all trees of a task, whose advantages are computed together."""
     scored = advantages(trees, config)
     for tree in trees:
         yield from advantage_rows(tree, scored)
 
 
 def read_ends(tree: Tree, chat: ChatFormat) -> None:
-    """Add the token ids of final states that lack them. A search without a value head does not tokenise final states,
-    but fitting a head needs their ids."""
+    """Add the token ids of final states, which a search without a value head lacks and fitting one needs."""
     for node in tree.nodes():
         if node.final and node.state.messages and not is_read(node):
             reading = chat.read(node.state.messages)
@@ -85,13 +83,9 @@ def read_ends(tree: Tree, chat: ChatFormat) -> None:
 def sample_value_rows(
     trees: Iterable[Tree], config: RunConfig, returns: tuple[float, float], chat: ChatFormat | None = None
 ) -> list[TokenRow]:
-    """At most ``update.value_rows`` rows of trees with value targets, clipped to the range ``returns`` of the value
-    head, because r + V may leave it. Outcomes of finished paths are not clipped, so that ``fit_value`` raises if they
-    leave the range, unless a ``rewards.function`` is newer than the head.
-
-    Args:
-        chat: reads ends that the search did not read (``read_ends``); None leaves them out.
-    """
+    """At most ``update.value_rows`` rows with value targets, clipped to the range ``returns`` of the head, as r + V may
+    leave it. Outcomes are not clipped, so that ``fit_value`` refuses them, unless a ``rewards.function`` is newer
+    than the head. ``chat`` reads ends that the search did not read."""
     rows = list[TokenRow]()
     for tree in trees:
         if chat is not None:

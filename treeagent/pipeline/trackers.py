@@ -12,7 +12,7 @@ from treeagent.pipeline.folder import Run, RunError
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
     """Context in which the run's metrics also go to every tracker in ``config.trackers``."""
-    opened = {name: _open(name, run) for name in run.config.trackers}
+    opened, before = {name: _open(name, run) for name in run.config.trackers}, run.on_log
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
         prefixed = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
@@ -26,7 +26,7 @@ def tracked(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
-        run.on_log = None
+        run.on_log = before
         for tracker in opened.values():
             tracker.finish()
 

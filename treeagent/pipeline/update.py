@@ -44,8 +44,7 @@ from treeagent.types import NothingToLearn, UserError, derive_seed
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
-    """Fit the value head of the warm-started policy to the run's trees. The result is the base policy, from which
-    updates start."""
+    """Fit the value head of the warm-started policy to the run's trees: the base policy, from which updates start."""
     out = run.checkpoints / "base"
     if run.is_done("base"):
         return out
@@ -74,8 +73,8 @@ def update(
     methods: Sequence[Method],
     trees: Run | None = None,
 ) -> list[Path]:
-    """Update ``checkpoint`` once by each method, all from the trees of this run or of the run ``trees``. Returns the
-    folders of the updated checkpoints, in the order of ``methods``."""
+    """Update ``checkpoint`` once by each method, from the trees of this run or of the run ``trees``. Returns the
+    updated checkpoints."""
     source = trees or run
     sampled, temperature = source.config.policy.temperature, config.policy.temperature
     if sampled != temperature and (comparing := [method for method in methods if method in COMPARING]):
@@ -97,8 +96,8 @@ def learn(
     names: Sequence[str],
     trees: Path | None = None,
 ) -> list[Path]:
-    """Run updates side by side. ``updates`` has for each the checkpoint to start from, the method, and the new
-    checkpoint's folder; they learn from the shards ``names`` in the folder ``trees``, by default the run's."""
+    """Run updates side by side, each (checkpoint to start from, method, new folder), from the shards ``names`` in the
+    folder ``trees``, by default the run's."""
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
     jobs = [
@@ -122,7 +121,7 @@ Trained = Iterator[tuple[TrainJob, dict[str, Any]]]
 
 
 def in_workers(jobs: Sequence[TrainJob], config: RunConfig, on_event: Emit) -> Trained:
-    """Run each update in a worker, and yield it with its facts. A single one gets the threads of all workers."""
+    """Run each update in a worker; a single one gets the threads of all workers."""
     if len(jobs) == 1:
         config = replace(config, threads=training_threads(config, jobs[0].checkpoint))
     return run_jobs(train_policy, jobs, config, on_event)
@@ -131,7 +130,7 @@ def in_workers(jobs: Sequence[TrainJob], config: RunConfig, on_event: Emit) -> T
 train_all: Callable[[Sequence[TrainJob], RunConfig, Emit], Trained] = in_workers
 """Runs the updates of a stage; ``treeagent.contrib.scale`` puts its own here."""
 Lead = Callable[[PreTrainedModel | PeftModel, Callable[[], Any]], Any]
-"""Does the work of the leading one of the processes that train together, and returns its result in all."""
+"""Does the work of the leading one of the processes that train together, and returns its result to all."""
 _TRAINERS: Mapping[Method, tuple[Callable[..., TrainResult], type[OptimiserConfig]]] = {
     "rft": (train_sft, SFTConfig),
     "distil": (train_distil, DistilConfig),
@@ -146,8 +145,8 @@ def train_policy(
     lead: Lead = lambda model, work: work(),
     save: Callable[[Checkpoint, Path], Path] = save_checkpoint,
 ) -> dict[str, Any]:
-    """Update the policy, refit the value head to the changed hidden states, and save both. Returns the facts that the
-    stage records. If outcomes of fewer than two tasks are known, as in transcripts without rewards, the head stays."""
+    """Update the policy, refit the value head if outcomes of two tasks or more are known, and save both. Returns the
+    facts of the stage."""
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
     head, tokenizer = build.value_head(loaded, config), loaded.tokenizer
@@ -191,18 +190,15 @@ def train_policy(
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig, limits: Counter[str]) -> Callable[[], float]:
-    """A function that plays the validation tasks greedily by the model's current weights: the share solved. ``limits``
-    then counts the limits that cut off the others."""
+    """A function that plays the validation tasks greedily by the current weights: the share solved. ``limits`` counts
+    what cut off the others."""
     env, seconds = build.environment(config), config.search.step_seconds
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
     dynamics = build.with_split_steps(build.env_dynamics(build.instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
-        player = build.in_steps(
-            build.make_policy(checkpoint, config).greedy(), config
-        )  # a new one, since the weights have changed
-        solved = 0
+        player, solved = build.in_steps(build.make_policy(checkpoint, config).greedy(), config), 0  # of new weights
         limits.clear()
         for group in playable_together(env, config.environment.parallel, tasks):
             played = execute(player, dynamics, group, [0] * len(group), [()] * len(group), seconds)

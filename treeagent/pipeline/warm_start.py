@@ -27,15 +27,12 @@ from treeagent.views.tokens import TokenRow, path_rows
 
 TOKENIZER_EPISODES = 1500
 """Demonstrations on whose text a tokenizer from scratch is trained."""
-_FEWEST_SUCCESSES = 0.01
-"""Least share of the demonstrations that must earn a positive return."""
-_NOISY = 0.6
-"""Above this noise, even a correct demonstrator may fail in every episode."""
+_FEWEST_SUCCESSES, _NOISY = 0.01, 0.6
+"""Least share of demonstrations that must earn a return; noise above which even a correct demonstrator may not."""
 
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
-    """Train a model to imitate noisy demonstrations, from scratch unless ``policy.model`` names one. Its value head
-    learns their outcomes. Returns the folder of the checkpoint."""
+    """Train a model to imitate demonstrations and their outcomes. Returns the folder of the checkpoint."""
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):
         return out
@@ -103,7 +100,6 @@ def _advancing(trees: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
 
 
 def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
-    """Check before training that there is enough to imitate."""
     name, count = config.environment.name, len(demonstrations)
     if not any(map(demonstration_path, demonstrations)):
         raise RunError(
@@ -125,20 +121,19 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
 
 
 def _end(demonstration: Tree) -> Node | None:
-    """The state in which a demonstration ended; None if it took no step or failed before its end."""
+    """The state in which a demonstration ended; None if it failed before its end."""
     path = demonstration_path(demonstration)
     last = path[-1].child if path else None
     return last if last is not None and last.ended and not last.unknown else None
 
 
 def _outcome(demonstration: Tree) -> float | None:
-    """The return of a demonstration, in reward units; None if it has no end."""
+    """The return of a demonstration; None if it has no end."""
     return None if _end(demonstration) is None else path_return(demonstration_path(demonstration))
 
 
 def demonstration_rows(config: RunConfig, chat: ChatFormat, demonstration: Tree) -> Iterator[TokenRow]:
-    """The rows of a demonstrated path, with value targets as of trees: the reward on the way to a state plus the
-    discounted return from there."""
+    """The rows of a demonstrated path, with value targets as of trees."""
     tree = tokenise(demonstration, chat)
     path, played = demonstration_path(tree), demonstration_path(demonstration)  # shorter if its context is full
     known = path and _outcome(demonstration) is not None
