@@ -200,13 +200,16 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         return page_text(page) if self.options.view == "text" else page_json(page)
 
 
+_SLIPS = 0.5
+"""Share of errors whose thought is right."""
 _ELSEWHERE = 0.2
 """Share of errors that click another kind of element, where the page has some of the right kind."""
 
 
 class BookingDemonstrator:
-    """Does what the goal asks for; its thought is the page's question and what it clicks. With probability ``noise`` it
-    clicks something else, as it also does where an earlier error has left nothing right to click."""
+    """Does what the goal asks for. Its thought says whether all is well so far, what the page asks and what it clicks.
+    With probability ``noise`` it misreads that or slips, as it also does where an earlier error has left nothing right
+    to click."""
 
     def __init__(self, env: BookingEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
@@ -216,19 +219,36 @@ class BookingDemonstrator:
         actions = [each.action for each in self._env.page().elements]
         good = [number for number, each in enumerate(actions) if each in right]
         others = [number for number in range(len(actions)) if number not in good]
-        if not good or (others and rng.random() < self._noise):
-            alike = [number for number in others if actions[number].tool == right[0].tool] if right else []
-            good = [rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)]
-        return self._thought(good[0]), self._env.legal_actions()[good[0]]
+        meant = clicked = good[0] if good else rng.choice(others)
+        if others and rng.random() < self._noise:
+            alike = [number for number in others if actions[number].tool == actions[meant].tool]
+            clicked = rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)
+            meant = meant if rng.random() < _SLIPS else clicked
+        return self._thought(meant), self._env.legal_actions()[clicked]
 
     def _thought(self, number: int) -> str:
         """What this element is about, in the instruction's words."""
         page, town = self._env.page(), self._env.town()
         heading, action = page.heading.split()[0].lower(), page.elements[number].action
+        status = "good" if self._is_well() else "lost"
         words = action.value.split() if action.tool in ("search", "open", "answer") else [action.tool.replace("_", " ")]
-        if heading == "time":
-            return " ".join((heading, spoken(words[0]), town.wording("seating", words[1], "instruction")))
-        return f"{heading} {town.wording(heading, words[0], 'instruction')}"
+        if heading == "time" and action.tool == "answer":
+            return " ".join((status, heading, spoken(words[0]), town.wording("seating", words[1], "instruction")))
+        return f"{status} {heading} {town.wording(heading, words[0], 'instruction')}"
+
+    def _is_well(self) -> bool:
+        """Whether the form, as far as it is filled in, is what the goal asks for."""
+        goal, session, town = self._env.key, self._env.visit.session, self._env.town()
+        given = dict(session.answers)
+        wanted = {"guests": goal.guests, **goal.answers}
+        if any(given.get(name, answer) != answer for name, answer in wanted.items()):
+            return False
+        if session.page != "form" or session.cancels:
+            return True
+        if not tables(goal, town):
+            return session.held < 0
+        mine = (session.place, *(given.get(name, "") for name in ("day", "time", "seating")))
+        return any(all(m in ("", each) for m, each in zip(mine, table, strict=True)) for table in tables(goal, town))
 
     def _right(self) -> list[Action]:
         """The actions that are right on this page."""
@@ -244,7 +264,7 @@ class BookingDemonstrator:
                 return [Action("search", goal.cuisine)]
             case "results":
                 found = {each[0] for each in wanted} or {goal.place}
-                return [Action("open", name) for name in found] if any(found) else [Action("none_fits")]
+                return [Action("open", name) for name in found]
             case "place":
                 if not wanted:
                     return [Action("none_fits")]
@@ -258,6 +278,8 @@ class BookingDemonstrator:
         if not left:
             return [Action("send")]
         question = left[0]
+        if not wanted and session.held < 0 and not session.cancels:
+            return [Action("none_fits")]
         if question == "guests":
             return [Action("answer", goal.guests)]
         if question not in ("day", "time"):

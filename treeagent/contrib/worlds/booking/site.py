@@ -112,7 +112,7 @@ def view(town: Town, rules: Rules, ledger: Ledger, session: Session) -> Page:
                 Element(f"{each.name.capitalize()} ${each.price} {each.walk} min", Action("open", each.name))
                 for each in found
             ]
-            return Page("results", session.cuisine, said, (*rows, BACK, NONE_FITS))
+            return Page("results", session.cuisine, said, (*rows, BACK))
         case "place":
             place = town.places[session.place]
             book = [Element("book", Action("book"))] if session.begun < rules.holds else []
