@@ -5,7 +5,7 @@ import atexit
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import groupby
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -78,7 +78,9 @@ def _keep(settings: EnvironmentConfig) -> _Kept:
     if _kept is None or _kept.settings != settings:
         close_environments()
         _kept = _Kept(settings, _make_environment(settings))
-        _close_at_exit()
+        # After WorkerEnv has registered the end of its process: what is registered last runs first.
+        atexit.register(close_environments)
+        Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
     return _kept
 
 
@@ -94,13 +96,6 @@ def instances(config: RunConfig) -> Env | EnvPool:
         return kept.env
     kept.pool = kept.pool or EnvPool(kept.env, partial(_make_environment, config.environment), count)
     return kept.pool
-
-
-@cache
-def _close_at_exit() -> None:
-    """Have this process close its environment when it ends, before ``WorkerEnv`` ends its process."""
-    atexit.register(close_environments)
-    Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
 
 
 def close_environments() -> None:
@@ -297,21 +292,22 @@ def _engine_or_server(checkpoint: Path, config: RunConfig, head_scores: bool) ->
         )
     plugged = resolve("policy.generator", settings.generator, GENERATORS)
     tools, shown = known_tools(config), shots(config)
-    wanted = Wanted(
-        checkpoint=checkpoint,
-        requests=server,
-        temperature=settings.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        structured=settings.is_structured,
-        scores=scores,
-        format=settings.format,
-        preface=settings.preface,
-        told=settings.is_told,
-        tools=tools,
-        shots=lambda grammar: [each for shot in shown for each in shot.messages(grammar, tools)],
-    )
     source = checked(plugged, settings.options, f"policy.generator {settings.generator!r}")
-    made: Generator | TextPolicy = source.make(wanted)
+    made: Generator | TextPolicy = source.make(
+        Wanted(
+            checkpoint=checkpoint,
+            requests=server,
+            temperature=settings.temperature,
+            max_new_tokens=settings.max_new_tokens,
+            structured=settings.is_structured,
+            scores=scores,
+            format=settings.format,
+            preface=settings.preface,
+            told=settings.is_told,
+            tools=tools,
+            shots=lambda grammar: [each for shot in shown for each in shot.messages(grammar, tools)],
+        )
+    )
     return made
 
 

@@ -1,6 +1,6 @@
 """Send a run's metrics to TensorBoard, trackio or wandb, besides metrics.jsonl, through accelerate's wrappers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -44,12 +44,11 @@ def require_trackers(config: RunConfig) -> None:
 def _open(name: Tracker, run: Run) -> Any:
     from accelerate import tracking  # imported here because it imports torch
 
-    tracker: Any
-    if name == "tensorboard":
-        tracker = tracking.TensorBoardTracker("tensorboard", logging_dir=run.path)
-    elif name == "trackio":
-        tracker = tracking.TrackioTracker("treeagent", name=run.path.name)
-    else:
-        tracker = tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow")
+    makers: dict[Tracker, Callable[[], Any]] = {
+        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
+        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
+        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
+    }
+    tracker = makers[name]()
     tracker.start()
     return tracker

@@ -1,6 +1,8 @@
 """Write and read the trees of a run."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from treeagent.pipeline.folder import COLLECTED
@@ -17,7 +19,7 @@ def write_trees(folder: Path, name: str, index: int, trees: Iterable[Tree]) -> N
 
 
 def stored_trees(folder: Path, name: str | None = None, index: int | None = None) -> Iterator[Tree]:
-    """Yield the trees, or the episodes, of the shards of a name, or of all. Only one is in memory at a time."""
+    """Yield the trees, or the episodes, of the shards of a name, or of all, one at a time."""
     return read_as(from_record, folder, name, index)
 
 
@@ -34,15 +36,11 @@ def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> Iterator[Tr
 
 
 def trees_by_task(folder: Path, names: Sequence[str]) -> Iterator[list[Tree]]:
-    """Yield the trees of ``read_trees`` grouped by task, each group once its last tree was read. Trees of tasks that
-    have more than one are in memory until then."""
-    left: dict[str, int] = {}
-    for name in names:
-        for task_id in read_as(lambda record: str(record["task"]["id"]), folder, name):
-            left[task_id] = left.get(task_id, 0) + 1
-    held: dict[str, list[Tree]] = {}
+    """Yield the trees of ``read_trees`` grouped by task, each group once its last tree was read."""
+    ids = (read_as(lambda record: str(record["task"]["id"]), folder, name) for name in names)
+    left, held = Counter(chain.from_iterable(ids)), defaultdict[str, list[Tree]](list)
     for tree in read_trees(folder, names):
-        held.setdefault(tree.task.id, []).append(tree)
+        held[tree.task.id].append(tree)
         left[tree.task.id] -= 1
         if not left[tree.task.id]:
             trees = held.pop(tree.task.id)

@@ -1,9 +1,6 @@
 """Audit a world model on steps of held-out tasks, to find how large a share of trees may grow in it."""
 
 import asyncio
-import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -31,9 +28,6 @@ from treeagent.world_model.transition import Experience
 AUDIT_STEPS = 1000
 """Most steps of an audit; the standard error of a share is then at most about 1.6 percentage points."""
 
-_COMMON = 0.01
-"""A call that makes up at least this share of all actions is a separate kind (``kinds``)."""
-
 
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
     """Test the world model in the folder ``world`` on up to ``most`` steps of held-out tasks: whole real trees, newest
@@ -42,8 +36,11 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
     newest_first = sorted(real, key=round_of, reverse=True)
     own, known = list(experiences(run, newest_first)), list(remembered_steps(world))
-    missing = most - sum(not one.opens for one in split(own, known)[1])
-    learnt, held_out = split(chain(own, _held_out_demonstrations(config, missing)), known)
+    held_out = split(own, known)[1]
+    if config.world.demonstrations and sum(not one.opens for one in held_out) < most:
+        trees = islice(demonstrations(config), config.world.demonstrations)
+        more = (transitions(tree, config.policy.format) for tree in trees if is_held_out(tree.task.id))
+        held_out = split(chain(own, *more), known)[1]
     number = round_of(world.name)
     ratios = (claims_kept(run, each) for each in (number, number - 1))
     low, high = config.environment.returns
@@ -64,34 +61,8 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
                 free=config.world.free,
                 noise=config.world.noise,
                 reward_span=high - low,
-                kind=kinds([*learnt, *selected], config.world.free),
                 cr=next((ratio for ratio in ratios if ratio is not None), None),
             )
         )
     write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
     return fidelity
-
-
-def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
-    """Whole demonstrations of held-out tasks, until they hold ``steps`` steps."""
-    trees = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
-    for tree in trees:
-        if steps <= 0:
-            return
-        if is_held_out(tree.task.id):
-            found = list(transitions(tree, config.policy.format))
-            steps -= len(found)
-            yield from found
-
-
-def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
-    """A function that returns the kind of a step's action: the call without its numbers if that is common, else, and
-    for words in ``free``, its first word."""
-    counts = Counter(re.sub(r"\d+", "#", one.action) for one in found)
-
-    def kind(one: Experience) -> str:
-        call = re.sub(r"\d+", "#", one.action)
-        common = counts[call] >= max(2, _COMMON * len(found))
-        return call if common and one.kind not in free else one.kind
-
-    return kind
