@@ -10,7 +10,6 @@ from treeagent.config import (
     EnvironmentConfig,
     EvaluateConfig,
     RunConfig,
-    config_difference,
     dump_config,
     load_config,
 )
@@ -117,13 +116,6 @@ def test_a_dumped_config_loads_as_the_same_config(config: RunConfig, tmp_path_fa
     assert dump_config(load_config(path)) == dump_config(config)
 
 
-def test_differences_are_named_by_dotted_keys() -> None:
-    old = load_config(None)
-    new = load_config(None, ["seed=1", "search.limits.simulations=99", "environment.options.size=3"])
-    assert config_difference(old, new) == ["environment.options.size", "search.limits.simulations", "seed"]
-    assert config_difference(new, new) == []
-
-
 def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     config = load_config(
         None,
@@ -139,21 +131,6 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     dpo = config.learner(DPOConfig, config.update.dpo)
     assert (dpo.beta, dpo.optimiser, dpo.warmup_steps, dpo.weight_decay, dpo.seed) == (0.2, "adamw", 0, 0.0, 7)
     assert config.learner(GRPOConfig, config.update.grpo).max_steps == 9
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([], ("float32", "float32")),
-        (["policy.device_map=cuda"], ("bfloat16", "float32")),
-        (["world.device_map=cuda:1"], ("float32", "bfloat16")),
-        (["policy.device_map=cuda", "training.precision=float32"], ("float32", "float32")),
-    ],
-)
-def test_a_training_on_a_gpu_computes_in_bfloat16(settings: list[str], expected: tuple[str, str]) -> None:
-    config = load_config(None, settings)
-    update = config.learner(DPOConfig, config.update.dpo.at_rate(None))
-    assert (update.precision, config.learner(SFTConfig, config.world.training, config.world).precision) == expected
 
 
 def test_an_update_of_all_weights_of_a_large_model_has_a_lower_learning_rate() -> None:

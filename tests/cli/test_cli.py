@@ -10,9 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import COMMANDS, Commands, app, load_command
-from treeagent.config import RunConfig, load_config
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import train_tokenizer
+from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
@@ -147,20 +145,6 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: Path) -> None:
-    out, run, file = tmp_path / "out", tmp_path / "run", tmp_path / "own.toml"
-    settings = ["environment.name=treeagent.envs.example:Example", "environment.max_steps=7", "evaluate.tasks=34"]
-    Run.create(run, load_config(None, settings), resume=False).close()
-    checkpoint = run / "checkpoints" / "base"
-    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
-    (checkpoint / "config.json").write_text("{}")
-    said = sentence("eval", checkpoint, "--out", out, "--trust")
-    assert "evaluate.tasks" in said and "34" in said
-    file.write_text('evaluate.modes = ["greedy", "mcts"]\nenvironment.name = "gone:Env"\n')
-    assert "gone:Env" in sentence("eval", checkpoint, "--out", out, "--config", file)
-    assert not out.exists()
-
-
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     said = sentence("quickstart", "--out", run)
     assert str(run) in said and "--resume" in said
@@ -223,8 +207,3 @@ def test_an_interrupt_tells_how_to_go_on() -> None:
     for command, how in (("fail-and-resume", "--resume"), ("fail", "same command")):
         result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
         assert result.exit_code == 130 and how in result.stderr
-
-
-@pytest.mark.parametrize("error", [ValueError("foreign"), KeyError("x")])
-def test_what_a_user_cannot_mend_keeps_its_traceback(error: Exception) -> None:
-    assert CliRunner().invoke(failing(error), ["fail"]).exception is error

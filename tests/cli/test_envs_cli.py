@@ -71,16 +71,6 @@ class Text(Quiz):
         return super().step(ToolCall("submit", {"answer": action}) if isinstance(action, str) else action)
 
 
-class Lenient(Quiz):
-    def verify(self) -> float:
-        return float(self.said in ("forty-two", " "))
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return super().step(
-            ToolCall("submit", {"answer": " "}) if action == ToolCall("submit", {"answer": ""}) else action
-        )
-
-
 class Twice(Text):
     def step(self, action: str | ToolCall) -> StepResult:
         self.said = ""
@@ -99,19 +89,6 @@ class Telling(Quiz):
         return "Not forty-two.", super().reset(seed=seed, options=options)[1]
 
 
-class Moody(Text):
-    """Each instance shows a number of its own, which no seed sets."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        Moody.made += 1
-        self.mood = Moody.made
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return (f"thank you {self.mood}", *super().step(action)[1:])
-
-
 @pytest.mark.parametrize("make", [Quiz, Text, Example])
 def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
     env = make()
@@ -123,10 +100,8 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (Lenient, "nothing but ToolCall(name='submit', arguments={'answer': ''}) a success, given 1 times"),
         (Twice, "'forty-two', repeated after the end, is rewarded again by 1"),
         (Telling, "the answer 'forty-two' stands in"),
-        (Moody, "two instances answer the same episode differently"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:
@@ -147,13 +122,6 @@ def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:
     result = treeagent("check", f"{__name__}:Deadly", "--worker", "--tasks", "1")
     assert result.exit_code == 1
     assert "EnvCrashed" in result.stdout and "ended with exit code 7" in result.stdout
-
-
-def test_check_exits_with_1_on_a_violation() -> None:
-    result = treeagent("check", f"{__name__}:Twice")
-    assert result.exit_code == 1
-    assert result.stdout.count("violation: 'forty-two', repeated after the end, is rewarded again by 1") == 1
-    assert "(3 tasks" in result.stdout and f"{__name__}:Twice" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from toy_doors import BothDoors, Doors
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.alarms import cut_off_alarms, first_cause, refusal_sentence, row_alarms
+from treeagent.pipeline.alarms import first_cause, refusal_sentence, row_alarms
 from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search import Limits, Search, SearchConfig
 from treeagent.search.node import Tree
@@ -27,12 +27,6 @@ def test_rows_left_out_and_epochs_over_few_rows_are_warned_of(
     warnings = row_alarms(taken=taken, kept=kept, distinct=distinct, drawn=drawn)
     assert len(warnings) == bool(named)
     assert all(each in warnings[0] for each in named)
-
-
-def test_demonstrations_cut_off_by_the_limit_of_steps_are_named_first() -> None:
-    assert cut_off_alarms(1, 8, 6) == []
-    [sentence] = cut_off_alarms(7, 8, 6)
-    assert sentence.startswith("88% of the demonstrations were cut off by environment.max_steps=6")
 
 
 def played(noise: float, doors: Doors | None = None) -> list[Tree]:

@@ -25,11 +25,6 @@ class Short(Doors):
         return super().tasks(split, 2)[start : start + count]
 
 
-def test_tasks_come_in_the_order_of_their_places() -> None:
-    found = tasks_at(Doors(), "test", [4, 5, 0, 9])
-    assert [task.id for task in found] == ["doors-test-4", "doors-test-5", "doors-test-0", "doors-test-9"]
-
-
 def test_a_split_that_holds_fewer_tasks_is_refused() -> None:
     with pytest.raises(UserError, match="gave 0 where tasks 2 to 2 of split 'train' were asked for"):
         tasks_at(Short(), "train", [0, 2])

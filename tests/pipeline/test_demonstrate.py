@@ -25,20 +25,6 @@ def texts(tree: Tree) -> list[str]:
     return [edge.action.text for node in tree.nodes() for edge in node.edges]
 
 
-def test_a_demonstration_is_read_within_the_policys_budget() -> None:
-    """Observations that exceed the policy's budget are left out, and a demonstration ends where nothing fits."""
-    for tree in demonstrations():
-        whole = tokenise(tree, CHAT)
-        longest = max(len(whole.prompt_ids(path)) for path, _ in whole.walk())
-        chat = ChatFormat(tokenizer(), context_tokens=longest - 1)
-        cut = tokenise(tree, chat)
-        for path, node in cut.walk():
-            assert cut.prompt_ids(path) == CHAT.prompt_ids(chat.read(node.state.messages).messages)
-            assert len(cut.prompt_ids(path)) < longest
-        assert any(node.left_out for node in cut.nodes())
-        assert texts(tokenise(tree, ChatFormat(tokenizer(), context_tokens=10))) == []
-
-
 def test_a_demonstration_is_a_chain_that_succeeds() -> None:
     for task, tree in zip(TASKS, demonstrations(), strict=True):
         assert (tree.task, tree.error) == (task, "")

@@ -275,26 +275,6 @@ def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mo
     assert {node.origin for node in tree.nodes() if node is not tree.root} == {"imagined"}
 
 
-def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
-    """The model predicts a prize behind ll. The observation after the first door differs from the prediction, and
-    further steps are predicted from the real observation."""
-    teller = Teller(prize=lambda taken: 1.0 if taken == "ll" else 0.0, sight=lambda taken: f"gold glitters at {taken}")
-    model, asked = teller_model(teller), list[str]()
-
-    @dataclass
-    class Listener:
-        async def reset(self, task: Task) -> State:
-            return await model.reset(task)
-
-        async def step(self, state: State, action: Action) -> Transition:
-            asked.append(state.messages[-1].content)
-            return await model.step(state, action)
-
-    outcome, doors, _ = replanned(Listener())
-    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model chose, the environment pays
-    assert {"gold glitters at l", "behind door l"} <= set(asked)
-
-
 @dataclass(frozen=True)
 class Broken:
     """Resets like another dynamics, and fails at every step."""
@@ -397,26 +377,6 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
 
 
-def test_on_a_server_no_episode_waits_for_the_step_of_another() -> None:
-    @dataclass
-    class Server(Climber):
-        """Answers the first task once every other is at its last step."""
-
-        concurrent: bool = True
-
-        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-            while states[0].task.id == "first" and self.asked.count(("other", "4")) == 0:
-                await asyncio.sleep(0)
-            return await super().propose(states, count, seeds)
-
-    tasks = [Task("first", ""), Task("other", "")]
-    played = execute(Server(), Stairs(), tasks, [0, 0], [(), ()])
-    outcomes, _ = asyncio.run(asyncio.wait_for(played, timeout=10))
-    assert [(outcome.task_id, outcome.steps, outcome.error) for outcome in outcomes] == [
-        ("first", 5, ""), ("other", 5, ""),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("successes", "trials", "low", "high"),
     [  # Newcombe (1998), table I, method 3
@@ -458,22 +418,6 @@ def test_summary_by_hand() -> None:
         "generated_tokens": 150,
         "seconds": 1.5,
     }
-
-
-def test_coverage_apart_from_judgement_by_hand() -> None:
-    """A success was found in a, b and c, of which a and c were solved. The policy solved d beyond its plan."""
-    outcomes = [
-        Outcome("a", 1.0, 4, found=True),
-        Outcome("b", 0.5, 4, found=True),
-        Outcome("c", 1.0, 4, found=True),
-        Outcome("d", 1.0, 4, found=False),
-        Outcome("e", 0.0, 0, error="the task could not be reset"),
-    ]
-    row = summarise("dpo", "mcts", outcomes, 1.5)
-    assert row["success"] == row["found"] == 0.6
-    assert row["taken"] == pytest.approx(2 / 3)
-    row = summarise("dpo", "mcts", outcomes[3:], 1.5)
-    assert row["found"] == 0.0 and "taken" not in row
 
 
 def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:

@@ -48,12 +48,6 @@ def test_a_folder_with_something_in_it_needs_resume(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG, resume=True).close()
 
 
-def test_a_foreign_folder_is_never_taken(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("dear to someone")
-    assert refused(tmp_path, resume=True) == f"{tmp_path} holds files but no run (no config.toml): choose another --out"
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         run.finish("warm_start", {})
@@ -65,18 +59,6 @@ def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> N
     other = ["workers=7", "policy.url=http://moved:8000/v1", "remote.concurrency=9"]
     with Run.create(tmp_path, load_config(None, other), resume=True) as run:
         assert (run.config.workers, run.config.remote.concurrency) == (7, 9)
-
-
-def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG, resume=False) as run:
-        run.record_checkpoint("rft", Path("org/model"))
-    changed = load_config(None, ["seed=3"])
-    with Run.create(tmp_path, changed, resume=True) as run:
-        assert run.recorded_checkpoint("rft") == Path("org/model")
-        run.record_checkpoint("rft", Path("org/another"))
-        write_shard(run.trees, "collect", 0, [{"number": 0}])
-    assert Run.open(tmp_path).config == changed
-    assert "(seed changed)" in refused(tmp_path, CONFIG, resume=True)
 
 
 def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path: Path) -> None:

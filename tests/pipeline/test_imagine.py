@@ -95,16 +95,6 @@ def origins(tree: Tree) -> dict[str, str]:
     return {taken: edge.child.origin for taken, edge in edges(tree).items() if edge.child is not None}
 
 
-def test_a_tree_taken_at_its_word_costs_no_real_step_and_says_that_it_is_imagined() -> None:
-    env, teller = Doors(), Teller()
-    tree = imagine(teller, env, steps=0)
-    assert env.steps == tree.budget.environment_steps == 0
-    assert tree.budget.imagined_steps == teller.asked == len(edges(tree)) == 6
-    assert {node.origin for node in tree.nodes()} == {"imagined"}
-    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own text
-    assert not list(one for one in transitions(tree) if one.origin == "real")
-
-
 def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less() -> None:
     env = Doors()
     tree = imagine(Teller(), env)
@@ -128,13 +118,6 @@ def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
     assert origins(tree) == {"l": "real", "ll": "real", "r": "real", "rl": "imagined", "rr": "real"}
 
 
-def test_verification_keeps_to_its_budget_of_real_steps() -> None:
-    env = Doors({end: 0.0 for end in ENDS})
-    tree = imagine(Teller(prize=optimist), env, steps=1)
-    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is played to its end
-    assert origins(tree) == {"l": "real", "ll": "real"}  # it is unknown whether the others' promises are true
-
-
 def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
     env = Doors()
     tree = imagine(Teller(sight=lambda taken: "a dragon" if taken == "r" else seen(taken)), env)
@@ -144,12 +127,6 @@ def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_t
     assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
     assert found.value == path_return([found]) == 1.0  # the return of the rest of the plan
     assert not list(imitation_rows(tree, ImitationConfig()))  # the second step was not sampled after this observation
-
-
-def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
-    tree = imagine(Teller(), Doors(breaks_at="rr"))
-    assert tree.error == "RuntimeError: the door is stuck"
-    assert not edges(tree) and tree.budget.claims == 0
 
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))

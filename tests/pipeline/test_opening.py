@@ -12,8 +12,7 @@ from transformers import LlamaConfig
 from treeagent.config import RunConfig, load_config
 from treeagent.loop import quickstart
 from treeagent.pipeline.folder import RunError
-from treeagent.pipeline.opening import fit_to_machine, opened, training_threads
-from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.opening import fit_to_machine, opened
 from treeagent.pipeline.progress import QuietProgress
 
 
@@ -75,42 +74,6 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     )
     assert (config.workers, config.threads, config.policy.dtype) == chosen
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm"}.intersection(settings))
-
-
-@pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
-@pytest.mark.parametrize(
-    ("settings", "threads"),
-    [
-        ([], 8),
-        (["workers=2", "policy.device_map=cuda"], 1),
-    ],
-)
-def test_an_update_alone_takes_the_threads_of_idle_workers(
-    machine: None, large: Path, settings: list[str], threads: int
-) -> None:
-    config, _ = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
-    assert training_threads(config, large) == threads
-
-
-@pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
-def test_a_resumed_run_keeps_the_number_formats_that_it_began_with(machine: None, large: Path) -> None:
-    new, _ = fit_to_machine(RunConfig(), large)
-    assert (new.policy.dtype, new.training.precision) == ("bfloat16", "bfloat16")
-    resumed, _ = fit_to_machine(RunConfig(), large, begun=RunConfig())
-    assert (resumed.policy.dtype, resumed.training.precision) == ("auto", "auto")
-    chosen, _ = fit_to_machine(load_config(None, ["training.precision=float32"]), large)
-    assert (chosen.policy.dtype, chosen.training.precision) == ("bfloat16", "float32")
-
-
-def threads(job: int, emit: object) -> int:
-    return torch.get_num_threads()
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_job_has_the_threads_of_the_settings(workers: int) -> None:
-    before = torch.get_num_threads()
-    assert [had for _, had in run_jobs(threads, [1, 2], RunConfig(workers=workers, threads=3))] == [3, 3]
-    assert torch.get_num_threads() == before
 
 
 class Mute(Doors):

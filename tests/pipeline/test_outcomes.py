@@ -144,20 +144,6 @@ def test_a_search_whose_success_an_end_betrays_says_so(
     assert (rows["mcts"]["found"], "found" in rows["greedy"]) == (0.0, False)
 
 
-def cut_short(run: Path) -> None:
-    [path] = (run / "outcomes").glob("*-00001.json")
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def test_a_damaged_batch_is_played_again(toy: Path, whole: Path, tmp_path: Path) -> None:
-    interrupted(tmp_path / "run", toy, 3)
-    cut_short(tmp_path / "run")
-    watcher = Watcher()
-    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
-    assert len(watcher.played) == 2 * WAVES - 3 + 1
-    assert ended(tmp_path / "run") == ended(whole)
-
-
 @pytest.mark.parametrize("mode", ["greedy", "mcts"])
 def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
     """The model's context is too short for any task's opening, so every episode fails before its first step."""

@@ -27,15 +27,6 @@ def brief(step: Step, cost: float = 0.25) -> float:
     return step.reward - cost
 
 
-def at_ends(step: Step) -> float | None:
-    """Leaves the reward of an end open."""
-    return None if step.ended else 0.0
-
-
-def words(step: Step) -> str:
-    return step.observation
-
-
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class CountOptions:
     scale: float = 1.0
@@ -73,11 +64,6 @@ def test_search_sees_the_function_and_success_stays_with_the_environment() -> No
     assert (again.reward, again.outcome) == (0.75, 1.0)
 
 
-def test_where_the_reward_is_left_open_the_outcome_is_known() -> None:
-    good = max(grown("at_ends").root.edges, key=lambda edge: edge.outcome or 0.0)
-    assert (good.reward, good.outcome, succeeds([good])) == (None, 1.0, True)
-
-
 def test_steps_of_one_moment_are_scored_together() -> None:
     reward = make_reward(place(f"{__name__}:Count", {"scale": 2.0}))
     dynamics = RewardedDynamics(Written(ends={"a": 1.0, "b": 0.0}), reward)
@@ -103,7 +89,3 @@ def test_steps_of_one_moment_are_scored_together() -> None:
 def test_a_wrong_function_is_named(function: str, options: dict[str, float], named: str) -> None:
     with pytest.raises(UserError, match=named):
         make_reward(place(function, options))
-
-
-def test_a_reward_that_is_no_number_ends_its_tree() -> None:
-    assert "rewards.function gave" in grown("words").error

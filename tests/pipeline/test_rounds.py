@@ -11,12 +11,10 @@ from treeagent.config import RunConfig, load_config
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import (
-    _spreads,
     begin,
     choose_tasks,
     names_to_learn_from,
 )
-from treeagent.pipeline.trees import stored_trees
 from treeagent.store import shard_names
 from treeagent.types import UserError
 
@@ -72,13 +70,6 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
             assert (run / "checkpoints" / f"round-{number}-{method}" / "config.json").is_file()
 
 
-def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
-    opened = Run.open(run)
-    new, again = choose_tasks(_spreads(opened, 2), 8, opened.config.adapt.curriculum)
-    first, second = ({row.place for row in stored_trees(run / "trees", name)} for name in ("collect-1", "collect-2"))
-    assert first == set(range(8)) and second == {*new, *again}
-
-
 def test_a_round_learns_from_its_own_trees_and_from_those_of_earlier_rounds_by_replay(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         for name in ("collect-1", "collect-2", "collect-2-imagined", "collect-3", "collect-4"):
@@ -131,20 +122,6 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
     assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
     assert [sentence.startswith(why) for sentence in Run.open(out).alarms()].count(True) == 1
     assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
-        (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
-    ],
-)
-def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], named: list[str]) -> None:
-    done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
-    assert done.returncode == 2
-    assert all(name in done.stderr for name in named), done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) -> None:

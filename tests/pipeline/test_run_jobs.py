@@ -1,11 +1,9 @@
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from treeagent.config import RunConfig
@@ -33,27 +31,8 @@ def process_id(job: int, emit: Emit) -> int:
     return os.getpid()
 
 
-def chance(job: int, emit: Emit) -> float:
-    return float(np.random.random())
-
-
 def refuse(job: int, emit: Emit) -> None:
     raise UserError(f"{job} is too much: take less")
-
-
-class GameError(Exception):
-    """An exception that pickle cannot restore."""
-
-    def __init__(self, level: int, reason: str) -> None:
-        super().__init__(f"level {level}: {reason}")
-
-
-def break_the_pipe(job: str, emit: Emit) -> object:
-    if job == "two arguments":
-        raise GameError(3, "no door")
-    if job == "lock":
-        raise ValueError(threading.Lock())
-    return threading.Lock()
 
 
 def die(job: Path, emit: Emit) -> None:
@@ -78,29 +57,11 @@ def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> 
         assert sorted(after) == [3, 6]
 
 
-def test_workers_do_not_share_the_state_of_numpys_global_generator() -> None:
-    assert len({value for _, value in run_jobs(chance, [1, 2], RunConfig(workers=2))}) == 2
-
-
 def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
     with pytest.raises(UserError) as caught:
         list(run_jobs(refuse, [9, 9], RunConfig(workers=2)))
     assert str(caught.value) == "9 is too much: take less"
     assert "in refuse" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        pytest.param("two arguments", "GameError: level 3: no door", marks=pytest.mark.slow),
-        pytest.param("lock", "ValueError: .*lock", marks=pytest.mark.slow),
-        ("result", "cannot pickle '_thread.lock' object"),
-    ],
-)
-def test_what_would_not_come_through_a_pipe_is_told_all_the_same(how: str, told: str) -> None:
-    with pytest.raises((RuntimeError, TypeError), match=told) as caught:
-        list(run_jobs(break_the_pipe, [how, how], RunConfig(workers=2)))
-    assert "in _serve" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_dies_is_told_in_one_sentence_though_what_it_started_lives_on(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
-from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.config import RunConfig, load_config
 from treeagent.envs.calls import as_call
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
-from treeagent.pipeline.build import conversation, environment, load_actors, make_chat, shots
+from treeagent.pipeline.build import conversation, environment, make_chat, shots
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.rows import TrainJob, refuse_foreign
 from treeagent.pipeline.shots import Shot, read_shots
@@ -110,14 +110,6 @@ def test_a_file_that_holds_no_demonstrations_is_refused(tmp_path: Path, content:
         read_shots(file)
 
 
-def test_a_file_of_a_downloaded_run_is_not_read_unasked(tmp_path: Path) -> None:
-    settings = tmp_path / "config.toml"
-    settings.write_text('[policy]\nshots = "/etc/passwd"\n')
-    assert list(reaching_out(settings)) == [("policy.shots", "/etc/passwd")]
-    settings.write_text("[policy]\nshots = 3\n")
-    assert list(reaching_out(settings)) == []
-
-
 def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base: Path, tmp_path: Path) -> None:
     wanted = config("policy.shots=2", "policy.instructions=Be brief.")
     search_batch(SearchJob(wanted, base, "collect", 0, [0, 1], tmp_path), lambda event: None)
@@ -138,10 +130,3 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
         told = replace(wanted, policy=replace(wanted.policy, **other))
         with pytest.raises(UserError, match=r"policy\.shots"):
             refuse_foreign(trees[0], make_chat(checkpoint, told), job(told))
-
-
-def test_shots_that_leave_no_room_are_refused_in_numbers(base: Path, tmp_path: Path) -> None:
-    long = lines(tmp_path / "shots.jsonl", talk("find a lamp " * 300, "search[lamp]"))
-    with pytest.raises(UserError, match=r"1 demonstrations take [\d,]+ tokens .* may have 2,044 .*holds 2,048") as told:
-        load_actors(base, config(f"policy.shots={long}"))
-    assert "lower policy.shots" in str(told.value)

@@ -1,6 +1,5 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from command import CONFIG
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -117,21 +116,6 @@ def test_an_interrupted_update_resumes_with_equal_weights(tmp_path: Path) -> Non
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
 
 
-def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:
-    """As from imported transcripts without rewards: no outcome is known that a value head could learn."""
-    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
-    own = replace(checkpoint(tokenizer("Buy a red kettle. " * 20)), head=None)
-    save_checkpoint(own, tmp_path / "base")
-    trees = solved_trees(own, config)
-    for tree in trees:
-        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
-    write_trees(tmp_path, "collect", 0, trees)
-    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
-    facts = train_policy(job, lambda event: None)
-    assert facts["update"]["steps"] > 0 and "value" not in facts
-    assert load_checkpoint(tmp_path / "out").head is None
-
-
 def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_trained(tmp_path: Path) -> None:
     config, told = load_config(CONFIG, [*SMALL, "update.imitation.min_return=-1"]), list[Event]()
     own = checkpoint(tokenizer("Buy a red kettle. " * 20))
@@ -143,16 +127,3 @@ def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_tr
     with pytest.raises(UserError, match=r"value target -1 lies outside .* set environment.returns"):
         train_policy(job, told.append)
     assert not told and not (tmp_path / "out").exists()
-
-
-def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
-    """Also from trees searched without a head, whose ends were never read. A failed opening is not an end."""
-    config = load_config(CONFIG, SMALL)
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    save_checkpoint(own, tmp_path / "base")
-    failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
-    write_trees(tmp_path, "collect", 0, [*solved_trees(own, config), failed])
-    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
-    value = train_policy(job, lambda event: None)["value"]
-    assert value["train_positions"] + value["held_out_positions"] == 4  # the opening and the end of each tree
-    assert load_checkpoint(tmp_path / "out").head is not None

@@ -1,23 +1,22 @@
 """A warm start: its training rows, and weights that do not depend on interruptions."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 from torch import equal
-from toy_doors import Doors, Opener
+from toy_doors import Doors
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, StepResult
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
+from treeagent.pipeline.demonstrate import demonstrate, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Advance, QuietProgress
 from treeagent.pipeline.warm_start import demonstration_rows, warm_start
@@ -80,43 +79,6 @@ def test_an_interrupted_warm_start_resumes_to_the_same_weights(
     assert facts | {"update": 0} == again | {"update": 0}
     rows = Run.open(checkpoint.parent.parent).metrics()
     assert {row["stage"] for row in rows} == {"warm_start"}
-
-
-class Stuck(Doors):
-    """Task 1 does not reset. In task 2 the demonstrator gives up after its first door."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        self.seed = seed
-        if seed == 1:
-            raise RuntimeError("the server is busy")
-        return super().reset(seed=seed, options=options)
-
-    def demonstrator(self, noise: float) -> "GivesUp":
-        return GivesUp(noise, self)
-
-
-@dataclass(frozen=True)
-class GivesUp(Opener):
-    env: Stuck
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        if self.env.seed == 2 and self.env.taken:
-            raise RuntimeError("I give up")
-        return super().act(rng)
-
-
-def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
-    env = Stuck()
-    player = env.demonstrator(0.0)
-    dynamics = EnvDynamics(env, max_steps=3)
-    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct()))
-    assert [tree.error for tree in trees] == [
-        "", "RuntimeError: the server is busy", "RuntimeError: I give up", "",
-    ]  # fmt: skip
-    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
-    assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
 
 
 def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
