@@ -63,6 +63,7 @@ def test_a_possible_task_is_not_solved_by_giving_up_nor_an_impossible_one_by_a_b
     possible, impossible = env.tasks("validation", 2)
     env.reset(options={"task": possible})
     env.step("click[1]")
+    env.step("click[1]")
     env.step(f"click[{len(env.legal_actions())}]")
     assert env.verdict() == 0.0
     env.reset(options={"task": impossible})
