@@ -35,8 +35,7 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import memory_path, wording
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.trees import read_trees
-from treeagent.pipeline.world import experiences, fit, split
-from treeagent.pipeline.world_audit import audit_world
+from treeagent.pipeline.world import audit_world, experiences, fit, split
 from treeagent.search.node import finished_paths, succeeds
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.language import answer_rows

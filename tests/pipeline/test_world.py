@@ -18,8 +18,7 @@ from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.world import fit, split
-from treeagent.pipeline.world_audit import audit_world
+from treeagent.pipeline.world import audit_world, fit, split
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree

@@ -1,10 +1,11 @@
 """Commands that make runs: quickstart, train, collect, update, eval."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+import treeagent
 from treeagent.cli.options import (
     CheckpointName,
     Config,
@@ -18,6 +19,7 @@ from treeagent.cli.options import (
     find_checkpoint,
     print_end,
 )
+from treeagent.config import Method
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.show import print_results, show_alarms
@@ -41,10 +43,8 @@ def quickstart(
 
     Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
-    from treeagent.loop import quickstart as run_quickstart
-
     settings = chosen_settings(config, overrides, seed, resume, trust, out)
-    print_end(run_quickstart(settings, out, resume=resume, progress=RichProgress()), out)
+    print_end(treeagent.quickstart(settings, out, resume=resume, progress=RichProgress()), out)
 
 
 @app.command()
@@ -65,20 +65,13 @@ def collect(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy)
-    from treeagent import loop
-
-    loop.collect(settings, out, policy, resume=resume, progress=RichProgress())
+    treeagent.collect(settings, out, policy, resume=resume, progress=RichProgress())
 
 
 @app.command()
 def train(
     checkpoint: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CHECKPOINT]",
-            help="The policy to start from; by default a warm start makes one.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="CHECKPOINT", help="The policy to start from; without it, a warm start.")
     ] = None,
     out: Out = Path("runs/train"),
     overrides: Overrides = None,
@@ -95,17 +88,12 @@ def train(
     """
     start, changes = checkpoint_and_overrides(checkpoint, overrides)
     settings = chosen_settings(config, changes, seed, resume, trust, out, start)
-    from treeagent.loop import train as run_train
-
-    print_end(run_train(settings, out, start, resume=resume, progress=RichProgress()), out)
+    print_end(treeagent.train(settings, out, start, resume=resume, progress=RichProgress()), out)
 
 
 @app.command()
 def update(
-    method: Annotated[
-        Literal["rft", "distil", "dpo", "grpo"],
-        typer.Argument(metavar="METHOD", help="Update method: rft, distil, dpo or grpo.", show_default=False),
-    ],
+    method: Annotated[Method, typer.Argument(metavar="METHOD", help="Update method: rft, distil, dpo or grpo.")],
     checkpoint: CheckpointName,
     out: Out,
     overrides: Overrides = None,
@@ -113,12 +101,7 @@ def update(
     seed: Seed = None,
     resume: Resume = True,
     trust: Trust = False,
-    trees: Annotated[
-        Path | None,
-        typer.Option(
-            "--trees", metavar="RUN", help="Learn from the trees of this run; by default from those of --out."
-        ),
-    ] = None,
+    trees: Annotated[Path | None, typer.Option(metavar="RUN", help="Learn from this run's trees, not --out's.")] = None,
 ) -> None:
     """Update a policy once, by one method, from the trees of a run.
 
@@ -129,9 +112,7 @@ def update(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy, trees)
-    from treeagent import loop
-
-    written = loop.update(settings, out, policy, method, trees=trees, resume=resume, progress=RichProgress())
+    written = treeagent.update(settings, out, policy, method, trees=trees, resume=resume, progress=RichProgress())
     show_alarms(Run.open(out), Terminal(stderr=True))
     Terminal().print(f"checkpoint in {written}")
 
@@ -154,6 +135,4 @@ def evaluate(
     """
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, policy, otherwise="first_look")
-    from treeagent import loop
-
-    print_results(loop.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())
+    print_results(treeagent.evaluate(settings, out, policy, resume=resume, progress=RichProgress()), Terminal())

@@ -52,7 +52,7 @@ def audit_world_model(run_folder: RunFolder, overrides: Overrides = None, trust:
     Example: treeagent world eval runs/shop
     """
     from treeagent.pipeline.imagination import world_of
-    from treeagent.pipeline.world_audit import audit_world
+    from treeagent.pipeline.world import audit_world
 
     run = Run.open(run_folder)
     for file in filter(Path.is_file, (run.path / "config.toml", run.path / "world.toml")):

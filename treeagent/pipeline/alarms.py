@@ -67,8 +67,7 @@ def imagination_alarms(target: float, allowed: float) -> list[str]:
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
     """Warnings from the metrics of one update. Its best weights are kept, so a collapse shows only here."""
-    warnings: list[str] = []
-    names = ("validation", "clip_ratio/region_mean", "kl")
+    warnings, names = list[str](), ("validation", "clip_ratio/region_mean", "kl")
     validations, clips, distances = ([row[name] for row in rows if name in row] for name in names)
     if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
         warnings.append(

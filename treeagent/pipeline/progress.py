@@ -18,7 +18,7 @@ _PLAIN_SECONDS = 10.0
 
 
 class Advance(Protocol):
-    """Tells ``count`` more finished items, with live figures such as simulations/s in ``fields``."""
+    """Tells ``count`` more finished items, with live figures in ``fields``."""
 
     def __call__(self, count: int = 1, fields: Mapping[str, str] | None = None) -> None: ...
 
@@ -32,8 +32,7 @@ class Progress(Protocol):
 
 
 class RichProgress:
-    """Bars with count, time left and live figures; without a terminal a line at the start, every ten seconds and at the
-    end. Several threads may use it."""
+    """Bars with count, time left and live figures; without a terminal a line every ten seconds. Threads may share it."""
 
     def __init__(self, console: Terminal | None = None) -> None:
         self._console = console or Terminal(stderr=True)

@@ -17,8 +17,7 @@ from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
-from treeagent.pipeline.world import claims_kept, fit, imagined_trees
-from treeagent.pipeline.world_audit import audit_world
+from treeagent.pipeline.world import audit_world, claims_kept, fit, imagined_trees
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import return_spread, tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures

@@ -49,8 +49,7 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
     player = env.demonstrator(0.0)
     if player is None:
         raise UserError(
-            f"policy.shots is {count}, but the environment has no demonstrator to show: name a file of demonstrations "
-            "instead, or set it to 0"
+            f"policy.shots is {count}, but the environment has no demonstrator: name a file, or set it to 0"
         )
     for task in tasks:
         if len(shots) < count:
@@ -60,8 +59,7 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
     if len(shots) < count:
         raise UserError(
             f"policy.shots is {count}, but the environment's demonstrator solves only {len(shots)} of {len(tasks)} "
-            f"training tasks within {max_steps} steps: lower it, raise environment.max_steps, or name a file of "
-            "demonstrations"
+            f"training tasks within {max_steps} steps: lower it, raise environment.max_steps, or name a file"
         )
     return shots
 
@@ -89,9 +87,7 @@ def read_shots(path: Path) -> list[Shot]:
     try:
         lines = regular(path).read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other line breaks
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"policy.shots names {path}, which cannot be read ({error}): give a number, or a file of JSON lines"
-        ) from error
+        raise UserError(f"policy.shots names {path}, which cannot be read: {error}: give a number or a file") from error
     shots = [_shot(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not shots:
         raise UserError(f"policy.shots names {path}, which holds no demonstration: write one a line, or set it to 0")

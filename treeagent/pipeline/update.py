@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import COMPARING, Method, RunConfig, Training
+from treeagent.config import Method, RunConfig, Training
 from treeagent.generators.turn import make_grammar
 from treeagent.learners.common import TrainResult
 from treeagent.learners.config import (
@@ -40,7 +40,7 @@ from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees
-from treeagent.types import NothingToLearn, UserError, derive_seed
+from treeagent.types import NothingToLearn, derive_seed
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -76,12 +76,6 @@ def update(
     """Update ``checkpoint`` once by each method, from the trees of this run or of the run ``trees``. Returns the
     updated checkpoints."""
     source = trees or run
-    sampled, temperature = source.config.policy.temperature, config.policy.temperature
-    if sampled != temperature and (comparing := [method for method in methods if method in COMPARING]):
-        raise UserError(
-            f"policy.temperature is {temperature:g}, but the trees of {source.path} were sampled at {sampled:g}, with "
-            f"whose log-probabilities {comparing[0]} compares the policy: set policy.temperature={sampled:g}"
-        )
     for part in methods:
         run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]

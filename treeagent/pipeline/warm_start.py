@@ -101,17 +101,13 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
     name, count = config.environment.name, len(demonstrations)
-    if not any(map(demonstration_path, demonstrations)):
-        raise RunError(
-            f"none of the first {count} demonstrations of environment {name!r} took a step "
-            f"({demonstrations[0].error}): run treeagent envs check {name}"
-        )
     earned = any((_outcome(tree) or 0.0) > 0 for tree in demonstrations)
     if not earned and config.warm_start.noise <= _NOISY and config.environment.returns[1] > 0:
+        why = refusal_sentence(demonstrations) or f"the first ends with {demonstrations[0].error or 'no error'!r}"
         raise RunError(
             f"0 of {count} demonstrations of environment {name!r} earn anything, so that there is nothing to imitate; "
-            f"{refusal_sentence(demonstrations) or 'no call was refused'}: run treeagent envs check {name}, and mend "
-            f"the demonstrator, step or verify, or raise environment.max_steps ({config.environment.max_steps})"
+            f"{why}: run treeagent envs check {name}, and mend the demonstrator, step or verify, or raise "
+            f"environment.max_steps ({config.environment.max_steps})"
         )
 
 

@@ -1,5 +1,7 @@
-"""Fit a world model to the steps of a run's trees; ``world_audit.py`` tests it on held-out tasks."""
+"""Fit a world model to the steps of a run's trees, and audit it on held-out tasks, to find how large a share of trees
+may grow in it."""
 
+import asyncio
 import hashlib
 import random
 import re
@@ -7,9 +9,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from treeagent.agent.checkpoint import load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
@@ -19,7 +23,7 @@ from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.pipeline.build import first_checkpoint
 from treeagent.pipeline.demonstrate import demonstrations
 from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
-from treeagent.pipeline.imagination import SETTINGS, memory_path, require_world, wording
+from treeagent.pipeline.imagination import SETTINGS, memory_path, require_world, wording, world_model
 from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Progress
 from treeagent.search.record import from_record
@@ -27,17 +31,19 @@ from treeagent.store import read_as, write_atomic
 from treeagent.types import derive_seed
 from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import opening, transitions
+from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.language import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
+AUDIT_STEPS = 1000
+"""Most steps of an audit; the standard error of a share is then at most about 1.6 percentage points."""
 HELD_OUT = 0.1
 """Share of the tasks that are held out: the world model is audited on them and never learns from them."""
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Fit the world model of ``treeagent world fit`` and return its folder; RUN/world.toml keeps the settings."""
-    require_environment(config, run)
     out, settings_file = run.checkpoints / "world", run.path / SETTINGS
     if not settings_file.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
         run.forget("world")  # the files that are left belong to a fit whose settings are lost
@@ -84,14 +90,6 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     for folder in _scratch(out):
         shutil.rmtree(folder, ignore_errors=True)
     return out
-
-
-def require_environment(config: RunConfig, run: Run) -> None:
-    if config.environment != run.config.environment:
-        raise RunError(
-            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
-            "which are the run's"
-        )
 
 
 def remembered_steps(world: Path) -> Iterator[Experience]:
@@ -197,3 +195,41 @@ def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tupl
 def is_held_out(task_id: str) -> bool:
     share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
     return share < HELD_OUT
+
+
+def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
+    """Test the world model in the folder ``world`` on up to ``most`` steps of held-out tasks: whole real trees, newest
+    first, then demonstrations. The findings are written to RUN/fidelity.json."""
+    real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
+    newest_first = sorted(real, key=round_of, reverse=True)
+    own, known = list(experiences(run, newest_first)), list(remembered_steps(world))
+    held_out = split(own, known)[1]
+    if config.world.demonstrations and sum(not one.opens for one in held_out) < most:
+        trees = islice(demonstrations(config), config.world.demonstrations)
+        more = (transitions(tree, config.policy.format) for tree in trees if is_held_out(tree.task.id))
+        held_out = split(chain(own, *more), known)[1]
+    number = round_of(world.name)
+    ratios = (claims_kept(run, each) for each in (number, number - 1))
+    low, high = config.environment.returns
+    steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
+    if not steps:
+        raise RunError(f"no task of {run.path} is held out: collect more tasks")
+    selected = list[Experience]()
+    for tree in (list(found) for _, found in groupby(steps, key=lambda one: one.task_id)):
+        if selected and len(selected) + len(tree) > most:
+            break
+        selected += tree
+    with world_model(config, world) as model:
+        fidelity = asyncio.run(
+            audit(
+                model,
+                [*selected, *openings[:most]],
+                learnt=known,
+                free=config.world.free,
+                noise=config.world.noise,
+                reward_span=high - low,
+                cr=next((ratio for ratio in ratios if ratio is not None), None),
+            )
+        )
+    write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
+    return fidelity
