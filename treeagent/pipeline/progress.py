@@ -32,7 +32,7 @@ class Progress(Protocol):
 
 
 class RichProgress:
-    """Bars with count, time left and live figures; without a terminal a line every ten seconds. Threads may share it."""
+    """Bars with live figures; without a terminal a line every ten seconds. Several threads may use it."""
 
     def __init__(self, console: Terminal | None = None) -> None:
         self._console = console or Terminal(stderr=True)

@@ -49,7 +49,7 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
     player = env.demonstrator(0.0)
     if player is None:
         raise UserError(
-            f"policy.shots is {count}, but the environment has no demonstrator: name a file, or set it to 0"
+            f"policy.shots is {count}, but there is no demonstrator: name a file, or set it to 0"
         )
     for task in tasks:
         if len(shots) < count:
