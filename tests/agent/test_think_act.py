@@ -168,7 +168,7 @@ def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str
     dynamics = SplitDynamics(inner)
     text = REACT.write(thought, call)
     head, mark, tail = text.partition(REACT.mark)
-    first = REACT.read_thought(head + mark, (1, 2), (-1.0, -2.0))
+    first = Action(head + mark, "", REACT.read(head + mark).thought, (1, 2), (-1.0, -2.0))
     second = Action(tail, "?", "", (3,), (-3.0,))
     root = asyncio.run(dynamics.reset(Task("t", "do it")))
     step(dynamics, step(dynamics, root, first).state, second)
@@ -179,7 +179,7 @@ def test_a_thought_touches_nothing_and_costs_nothing() -> None:
     inner = Memory()
     dynamics = SplitDynamics(inner)
     root = asyncio.run(dynamics.reset(Task("t", "do it")))
-    first, second = (REACT.read_thought(f"Thought: {word}\nAction:", (1,), (-1.0,)) for word in ("so", "or"))
+    first, second = (Action(f"Thought: {word}\nAction:", "", word, (1,), (-1.0,)) for word in ("so", "or"))
     after = step(dynamics, root, first)
     assert inner.asked == []
     assert (after.cost, after.reward, after.terminated, after.truncated, after.invalid) == (0, 0.0, False, False, False)

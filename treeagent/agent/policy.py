@@ -1,9 +1,8 @@
 """A language model as policy and value function: for each state, it gives think/action candidates and V(s)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
-from treeagent.generators.config import ActionSource, RemoteConfig
+from treeagent.generators.config import ActionSource
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.turn import Grammar, ReAct
 from treeagent.types import TURN_CUT_OFF, Action, Estimate, Message, Proposal, State, derive_seed
@@ -82,27 +81,24 @@ class LLMPolicy:
             else:
                 shortest = min((action.token_ids for action in possible), key=len, default=())
                 errors[index] = self.generator.refusal((*prompts[index], *shortest)) if possible else _NO_LIST
+        results = dict(zip(turns, await self._sample(list(turns.values()), count), strict=True)) if turns else {}
+        if legal:
+            # Of all turns of a state the same first tokens are forced.
+            led = {index: actions[0].token_ids[: len(actions[0].forced)] for index, actions in legal.items()}
+            candidates = [[each.token_ids[len(each.forced) :] for each in actions] for actions in legal.values()]
+            after = [prompts[index] + ids for index, ids in led.items()]
+            score = partial(self.generator.score, after, candidates, self.temperature)
+            results |= zip(legal, await self.generator.in_background(score), strict=True)
         proposals, failed = [Proposal()] * len(states), set[int]()
-        drawn = await self._sample(list(turns.values()), count) if turns else ()
-        for (index, turn), samples in zip(turns.items(), drawn, strict=True):
+        for index, samples in results.items():
             if isinstance(samples, Failure):
                 errors[index] = samples.reason
                 failed.add(index)
+            elif index in turns:
+                proposals[index] = Proposal(actions=tuple(self._read(turns[index], sample) for sample in samples))
             else:
-                proposals[index] = Proposal(actions=tuple(self._whole(turn, sample) for sample in samples))
-        # Of all turns of a state the same first tokens are forced.
-        led = {index: actions[0].token_ids[: len(actions[0].forced)] for index, actions in legal.items()}
-        candidates = [[each.token_ids[len(each.forced) :] for each in actions] for actions in legal.values()]
-        after = [prompts[index] + ids for index, ids in led.items()]
-        score = partial(self.generator.score, after, candidates, self.temperature)
-        scores = await self.generator.in_background(score) if legal else ()
-        for (index, actions), scored in zip(legal.items(), scores, strict=True):
-            if isinstance(scored, Failure):
-                errors[index] = scored.reason
-                failed.add(index)
-            else:
-                pairs, zeros = zip(actions, scored, strict=True), (0.0,) * len(led[index])
-                known = [replace(action, logprobs=zeros + sample.logprobs) for action, sample in pairs]
+                pairs = zip(legal[index], samples, strict=True)
+                known = [replace(each, logprobs=(0.0,) * len(each.forced) + one.logprobs) for each, one in pairs]
                 proposals[index] = self._ranked(known, seeds[index])
         return [
             replace(
@@ -115,7 +111,7 @@ class LLMPolicy:
             for index, (proposal, reading, error) in enumerate(zip(proposals, readings, errors, strict=True))
         ]
 
-    async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[list[Sample] | Failure]:
+    async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[Sequence[Sample] | Failure]:
         """Sample the rest of each turn ``count`` times. After ``thought_tokens`` a thought is led into its call."""
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
         # The tokens of a thought beyond its budget were inserted, so they do not count.
@@ -132,8 +128,9 @@ class LLMPolicy:
                 if len(sample.token_ids) < budget or self._has_ended(turn, sample):
                     continue
                 lead = self._lead_in(sample.token_ids)
-                ids, zeros = sample.token_ids + lead, (0.0,) * len(lead)
-                samples[number] = led = Sample(ids, sample.logprobs + zeros, tuple(range(budget, len(ids))))
+                ids = sample.token_ids + lead
+                led = Sample(ids, sample.logprobs + (0.0,) * len(lead), tuple(range(budget, len(ids))))
+                samples[number] = led
                 if not self._has_ended(turn, led) and len(turn.prompt) + len(ids) < self.generator.context:
                     prefix = Message("assistant", self.chat.decode(ids), ids, partial=True)
                     seed = derive_seed(turn.seed, "after the thought", number)
@@ -141,14 +138,15 @@ class LLMPolicy:
                     begun.append((index, number, rest))
         rests = [rest for _, _, rest in begun]
         more = await self._generate(rests, 1, [limits[index] - budget for index, _, _ in begun]) if begun else ()
-        for (index, number, _), rest in zip(begun, more, strict=True):
+        for (index, number, _), end in zip(begun, more, strict=True):
             samples = drawn[index]
-            if isinstance(rest, Failure) or isinstance(samples, Failure):
-                drawn[index] = rest if isinstance(rest, Failure) else samples
-            else:
-                start, [end] = samples[number], rest
-                samples[number] = Sample(start.token_ids + end.token_ids, start.logprobs + end.logprobs, start.forced)
-        return drawn
+            if isinstance(end, Failure):
+                drawn[index] = end
+            elif not isinstance(samples, Failure):
+                start = samples[number]
+                ids, logprobs = start.token_ids + end[0].token_ids, start.logprobs + end[0].logprobs
+                samples[number] = Sample(ids, logprobs, start.forced)
+        return [*drawn]
 
     async def _generate(
         self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]
@@ -185,6 +183,7 @@ class LLMPolicy:
         """A turn for each legal action that the format can write, or the rest of the turn that has begun, without
         log-probabilities."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
+        whole = _Turn((), prefix, 0, None)
         for text in state.legal_actions or ():
             turn = self.grammar.write("", text if self.grammar.calls == "text" else as_call(text, self.tools))
             forced = tuple(range(len(self.chat.closing)))
@@ -195,7 +194,7 @@ class LLMPolicy:
                 ids, forced = (*self.chat.encode_within(rest[len(opened) :]), self.chat.stop_id), ()
             else:
                 ids = self.chat.encode_action(turn)
-            action = self._read(prefix, Sample(ids, (), forced))
+            action = self._read(whole, Sample(ids, (), forced))
             if not action.error:
                 written[ids] = replace(action, thought="")
         return list(written.values())
@@ -216,19 +215,18 @@ class LLMPolicy:
             shared_tokens=sum(map(len, sampled)) - len(distinct),
         )
 
-    def _whole(self, turn: "_Turn", sample: Sample) -> Action:
-        """The action that a sample adds to a turn. A turn that was cut off makes no call."""
-        action = self._read(turn.prefix, sample)
+    def _read(self, turn: "_Turn", sample: Sample) -> Action:
+        """The action that a sample adds to a turn, whose text may differ from the texts of its parts. A turn that was
+        cut off makes no call."""
+        begun = turn.prefix
+        text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
+        action = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
+        action = replace(action, forced=sample.forced)
+        if begun.partial:
+            action = replace(action, text=text, thought="")
         if action.error or self._has_ended(turn, sample):
             return action
         return replace(action, call="", error=f"{TURN_CUT_OFF} {len(sample.token_ids)} tokens")
-
-    def _read(self, prefix: Message, sample: Sample) -> Action:
-        """The action that a sample adds to a turn, whose text may differ from the texts of its parts."""
-        text = self.chat.decode((*prefix.token_ids, *sample.token_ids))[len(prefix.content) :]
-        turn = self.grammar.read(prefix.content + text, sample.token_ids, sample.logprobs)
-        turn = replace(turn, forced=sample.forced)
-        return replace(turn, text=text, thought="") if prefix.partial else turn
 
 
 class TextPolicy(Protocol):
@@ -243,31 +241,6 @@ class TextPolicy(Protocol):
     def greedy(self) -> "TextPolicy": ...
     def forget(self) -> None: ...
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a plugged-in ``policy.generator`` is made for: a dataclass of its settings (``policy.options``) with the
-    method ``make(wanted) -> Generator | TextPolicy``."""
-
-    checkpoint: Path
-    """A folder, or a name on the model hub."""
-    requests: RemoteConfig
-    """The server at ``policy.url``, and the settings of requests."""
-    temperature: float
-    max_new_tokens: int
-    structured: bool
-    """Whether requests may have a ``form``."""
-    scores: str
-    """If ``score`` will be called, the setting with which it would not be, for error messages; else empty."""
-    format: str
-    preface: str
-    """The user's own system message, if any."""
-    told: bool
-    """Whether prompts explain the format and the tools."""
-    tools: Sequence[ToolSpec]
-    shots: Callable[[Grammar], Sequence[Message]]
-    """The demonstrations that every prompt shows, written in a format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +283,13 @@ class HeadValue:
         readable = [index for index, error in enumerate(errors) if not error]
         read_prompts = partial(self._read, [prompts[index] for index in readable])
         inputs = await self.generator.in_background(read_prompts) if readable else []
-        values, failed = dict[int, float](), set[int]()
+        read, failed, values = dict[int, torch.Tensor](), set[int](), dict[int, float]()
         for index, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
                 errors[index] = each.reason
                 failed.add(index)
-        read = {index: each for index, each in zip(readable, inputs, strict=True) if isinstance(each, torch.Tensor)}
+            else:
+                read[index] = each
         if read:
             with torch.no_grad():
                 values = dict(zip(read, self.head.value(torch.stack([*read.values()])).tolist(), strict=True))

@@ -45,8 +45,8 @@ class SplitPolicy:
         sampled = len(turn.token_ids) - len(turn.forced)
         if not self._begins_action(turn.text) or sampled >= self.policy.max_new_tokens:
             return turn
-        thought = self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs)
-        return replace(thought, forced=turn.forced)
+        thought = self.policy.grammar.read(turn.text).thought
+        return replace(turn, call="", thought=thought, error="")
 
 
 @dataclass(frozen=True, slots=True)

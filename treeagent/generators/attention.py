@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,21 +18,6 @@ from treeagent.types import UserError
 
 _SIZES = {"full_attention": "", "sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """For each kind of layer, the name of the configuration's setting with the size of its window, as in transformers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The earlier tokens to which a layer attends."""
-
-    size: int
-    """Number of tokens, including the current one."""
-    chunked: bool = False
-    """Whether a token attends within its chunk of ``size`` tokens, rather than to the last ``size`` tokens."""
-
-    def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Whether each key lies within the window of each query, [rows, queries, keys], by their positions."""
-        query, key = queries[:, :, None], keys[:, None]
-        return query // self.size == key // self.size if self.chunked else key > query - self.size
 
 
 def base_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
@@ -70,12 +54,6 @@ def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
         yield collected
 
 
-def logit_columns(model: PreTrainedModel | PeftModel, first: int, end: int) -> Tensor:
-    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass. With a
-    number, whose slice is not contiguous, the head takes 12 to 800 times as long on a CPU."""
-    return torch.arange(first, end, device=model.device)
-
-
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
     """Why mask and positions do not determine which tokens a token depends on, as a clause; empty if they do."""
     base = base_model(model)
@@ -92,19 +70,17 @@ def unmasked(model: PreTrainedModel | PeftModel) -> str:
     return ""
 
 
-def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None]:
-    """The window of each kind of layer, by transformers' name; None if it attends to all earlier tokens."""
+def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, int]:
+    """The size of the window of each kind of layer, by transformers' name, in tokens including the current one; 0 if it
+    attends to all earlier tokens."""
     if reason := unmasked(model):
         raise unfit(model, reason)
     config = base_model(model).config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]  # then a window, if set, holds for all layers
-    windows: dict[str, Window | None] = {}
     for kind in kinds:
         if kind not in _SIZES:
             raise unfit(model, f"has layers of {kind}")
-        size: int | None = getattr(config, _SIZES[kind], None)
-        windows[kind] = Window(size, kind == "chunked_attention") if size else None
-    return windows
+    return {kind: getattr(config, _SIZES[kind], None) or 0 for kind in kinds}
 
 
 def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:
@@ -121,17 +97,17 @@ def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def windowed(
-    windows: Mapping[str, Window | None], mask: Tensor, seen: Tensor, queries: Tensor, keys: Tensor
+    windows: Mapping[str, int], mask: Tensor, seen: Tensor, queries: Tensor, keys: Tensor
 ) -> Tensor | dict[str, Tensor]:
     """The ``attention_mask`` of a model with these ``windows``; ``mask`` is ``additive(seen)``, that without a window;
     ``queries`` and ``keys`` are positions, [rows, queries] and [rows, keys]."""
-    longest = int(queries.max()) + 1
-    masks = {
-        kind: mask
-        if window is None or longest <= window.size
-        else additive(seen & window.sees(queries, keys), mask.dtype, mask.device)
-        for kind, window in windows.items()
-    }
+    longest, masks = int(queries.max()) + 1, dict.fromkeys(windows, mask)
+    query, key = queries[:, :, None], keys[:, None]
+    for kind, size in windows.items():
+        if size and longest > size:
+            # A token attends within its chunk of ``size`` tokens, or to the last ``size`` tokens.
+            inside = query // size == key // size if kind == "chunked_attention" else key > query - size
+            masks[kind] = additive(seen & inside, mask.dtype, mask.device)
     first, *others = masks.values()
     # A model with one kind of layer may not accept a dictionary.
     return first if all(other is first for other in others) else masks

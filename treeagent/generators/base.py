@@ -112,10 +112,6 @@ class SampleRequest:
     other_stops: Sequence[int] = ()
     """Further tokens that end a sample, as ``stop_id`` does."""
 
-    @property
-    def stop_ids(self) -> list[int]:
-        return [self.stop_id, *self.other_stops]
-
     def limits(self, context: int) -> list[int]:
         """The most new tokens of each prompt, for a model with a context of ``context`` tokens."""
         most = self.max_new_tokens
@@ -142,7 +138,7 @@ def prefix_trie(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], 
     return trie
 
 
-def common_prefix(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def common_prefix(prompts: Sequence[Ids]) -> Ids:
     """The longest common prefix of all prompts."""
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
     return tuple(ids[0] for ids in alike)

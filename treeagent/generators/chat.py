@@ -8,7 +8,6 @@ description stays plain text, so no web page and no tool server can write a turn
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -27,12 +26,6 @@ _TURN = "\U000ffffc"
 """With the character after it, stands for a turn of the agent."""
 _DATE = datetime(2024, 7, 26)
 """The date for templates that write today's: the one that Llama's write without a clock."""
-_CLOCK = (
-    "{%- macro strftime_now(format) -%}{{ format"
-    + "".join(f"|replace('%{code}', '{_DATE.strftime(f'%{code}')}')" for code in (*"YmdBbAaHMSfjyIp", "-d", "-m"))
-    + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
-)
-"""Put before a template, this replaces its clock by ``_DATE``."""
 _TAG = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
 """Texts of added tokens by which templates mark parts of a turn, although the tokenizer does not call them special."""
 _MARKS = re.compile(r"(</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
@@ -45,7 +38,6 @@ _TEST_CONVERSATION = (
     Message("assistant", "70505", (0,)),
     Message("user", "70606"),
 )
-"""A conversation for testing templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +49,6 @@ class Reading:
     """Indices of the observations that were left out, if the last message made the prompt start anew; else empty."""
     error: str = ""
     """The reason why the conversation cannot be read; empty if it can."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a conversation is passed to the template: whether it writes the tools, the role of the observations ("tool"
-    or "user"), and whether it has a system role; without one, the system text begins the first message."""
-
-    tools: bool
-    answers: str
-    system: bool
 
 
 class ChatFormat:
@@ -96,20 +78,17 @@ class ChatFormat:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         self.tokenizer = tokenizer
         added = sorted(tokenizer.added_tokens_decoder.values(), key=lambda token: -len(token.content))
-        self._special = [token.content for token in added if token.special]
+        special = [token.content for token in added if token.special]
         tags = [token.content for token in added if not token.special and _TAG.fullmatch(token.content)]
-        self._special_or_tag = [*self._special, *tags]
-        self._escaped = [_ESCAPE, _TURN, *self._special_or_tag]
-        self._escapable = _any_of(self._escaped)
-        self._tags = _any_of(tags) if tags else None
+        self._escaped = [_ESCAPE, _TURN, *special, *tags]
+        self._escapable, self._tags = _any_of(self._escaped), _any_of(tags) if tags else None
         # Our own text may name the tags of a call, so only special tokens are escaped in it.
-        own = _any_of([_ESCAPE, _TURN, *self._special])
+        own = _any_of([_ESCAPE, _TURN, *special])
         self._instructions, self._preface = self._escape(instructions, own), self._escape(preface, own)
         self._shots, self._shown, self._begins = tuple[Message, ...](), tuple[int, ...](), {0}
         """The messages of the demonstrations, their token ids, and where each and the conversation itself begin."""
         self._context_tokens = context_tokens
         self._tools: list[dict[Any, Any]] = [self._escape_all(dict(tool)) for tool in tools]
-        self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self.encode_action = lru_cache(maxsize=1 << 16)(self._encode_action)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
@@ -121,14 +100,13 @@ class ChatFormat:
         self.stop_id: int = tokenizer.get_vocab()[self.stop_text]
         ends = {*end_ids, self.stop_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id}
         self.other_stops = tuple(sorted(ends - {self.stop_id}))
-        self._begins |= set(accumulate(map(len, shots)))
-        self._shots = self.with_ids([message for shot in shots for message in shot])
-        for index, message in enumerate(self._shots):
-            if message.role == "assistant":
-                self._shown += self._new_ids(self._shots[:index]) + message.token_ids
         if shots:
-            tested = (*self._shots, *_TEST_CONVERSATION)
-            self._text_after_turn(self._render(tested), tested[:-2])
+            self._begins |= set(accumulate(map(len, shots)))
+            shown = self.with_ids([message for shot in shots for message in shot])
+            self._shown = self.prompt_ids(shown)
+            self.forget()
+            self._shots = shown
+            self._text_after_turn(self._render((*shown, *_TEST_CONVERSATION)), (*shown, *_TEST_CONVERSATION[:-2]))
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
@@ -143,6 +121,10 @@ class ChatFormat:
         encoded = (self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True) for piece in pieces)
         return tuple(chain.from_iterable(each["input_ids"] for each in encoded))
 
+    def encode_marks(self, text: str) -> tuple[int, ...]:
+        """Ids of text in which the text of a special token becomes that token."""
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def _encode_action(self, text: str) -> tuple[int, ...]:
         """Ids of a turn that no model sampled, with the stop token. A thought that the template has opened is closed or
         goes on."""
@@ -155,37 +137,28 @@ class ChatFormat:
         of a special token, such as one in an argument, stays plain."""
         parts = _MARKS.split(text)  # every second part is a mark
         marks, others = parts[1::2], "".join(parts[::2])
-        if len(set(marks)) == len(marks) and not any(token in others for token in self._special_or_tag):
+        if len(set(marks)) == len(marks) and not any(token in others for token in self._escaped[2:]):
             return self.encode_marks(text)
-        ids, seen = list[int](), set[str]()
+        ids = tuple[int, ...]()
         for number, part in enumerate(parts):
-            if number % 2 and part not in seen:
-                seen.add(part)
-                ids += self.encode_marks(part)
-            elif part:
-                ids += self.encode(part)
-        return tuple(ids)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of sampled ids, without the stop token."""
-        ids = list(token_ids)
-        if self.has_ended(ids):
-            ids.pop()
-        return str(self.tokenizer.decode(ids))
-
-    def has_ended(self, token_ids: Sequence[int]) -> bool:
-        """Whether a turn ends with one of its stop tokens."""
-        return bool(token_ids) and (token_ids[-1] == self.stop_id or token_ids[-1] in self.other_stops)
-
-    def encode_marks(self, text: str) -> tuple[int, ...]:
-        """Ids of text in which the text of a special token becomes that token."""
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            if part:
+                is_first_mark = number % 2 and part not in parts[:number]
+                ids += self.encode_marks(part) if is_first_mark else self.encode(part)
+        return ids
 
     def encode_within(self, text: str) -> tuple[int, ...]:
         """Ids of text that continues a turn: encoded behind another one, since SentencePiece would add a blank."""
         other = "a" if text.startswith("\n") else "\n"
         before, ids = self.encode(other), self._encode_turn(other + text)
         return ids[len(before) :] if ids[: len(before)] == before else self._encode_turn(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled ids, without the stop token."""
+        return str(self.tokenizer.decode(list(token_ids[:-1] if self.has_ended(token_ids) else token_ids)))
+
+    def has_ended(self, token_ids: Sequence[int]) -> bool:
+        """Whether a turn ends with one of its stop tokens."""
+        return bool(token_ids) and (token_ids[-1] == self.stop_id or token_ids[-1] in self.other_stops)
 
     @cached_property
     def opens_thought(self) -> bool:
@@ -270,25 +243,23 @@ class ChatFormat:
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """The ids that the messages after the agent's last turn add, with the opening of its next turn; none while a
         turn is unfinished."""
-        new_ids = self._new_ids((*self._shots, *messages))
-        return new_ids if any(message.role == "assistant" for message in messages) else self._shown + new_ids
-
-    def _new_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """As ``_context_ids``, for messages that begin with those of the demonstrations."""
-        last = max((index for index, message in enumerate(messages) if message.role == "assistant"), default=None)
+        whole = (*self._shots, *messages)
+        last = max((index for index, message in enumerate(whole) if message.role == "assistant"), default=None)
         if last is None:
-            return self._encode_rendered(self._render(messages))
-        turn = messages[last]
+            return self._encode_rendered(self._render(whole))
+        shown, turn = self._shown if last < len(self._shots) else (), whole[last]
         if not turn.token_ids:
             raise UserError(f"the assistant message {turn.content!r} carries no token ids: it cannot be trained on")
-        if last == len(messages) - 1:  # unfinished, or the last word of the conversation
-            return ()
-        added = self._text_after_turn(self._render(messages), messages[:last])
+        if last == len(whole) - 1:  # unfinished, or the last word of the conversation
+            return shown
+        added = self._text_after_turn(self._render(whole), whole[:last])
         if turn.token_ids[-1] != self.stop_id or not added.lstrip().startswith(self.stop_text):
-            return self._encode_rendered(added)
+            return shown + self._encode_rendered(added)
         # The turn has its stop token already, but a tokenizer may encode the text behind it otherwise (Phi-3).
         ids = self._encode_rendered(added.lstrip())
-        return ids[1:] if ids[0] == self.stop_id else self._encode_rendered(added.lstrip().removeprefix(self.stop_text))
+        if ids[0] == self.stop_id:
+            return shown + ids[1:]
+        return shown + self._encode_rendered(added.lstrip().removeprefix(self.stop_text))
 
     def _text_after_turn(self, rendered: str, before: tuple[Message, ...]) -> str:
         """The text after the turn that follows the messages ``before``. The text before it must be what the model read,
@@ -309,18 +280,21 @@ class ChatFormat:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
     def _choose_form(self) -> None:
-        """Choose the first form, from the most informative, in which the template writes all and rewrites nothing."""
-        tool_forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
-        for form in (tool_forms if self._tools else []) + [_Form(False, "user", True)]:
-            with suppress(UserError):
-                self._try(form)
-                return
-        self._try(_Form(False, "user", False))
+        """Choose the first form, from the most informative, in which the template writes all and rewrites nothing:
+        whether it writes the tools, the role of the observations, and whether it has a system role."""
+        forms = [(False, "user", True), (False, "user", False)]
+        if self._tools:
+            forms = [(True, answers, system) for answers in ("tool", "user") for system in (True, False)] + forms
+        for form in forms:
+            self._writes_tools, self._answers, self._has_system = form
+            self._render.cache_clear()
+            try:
+                return self._test_template()
+            except UserError:
+                if form == forms[-1]:
+                    raise
 
-    def _try(self, form: _Form) -> None:
-        """Set ``_form`` and test the template with it."""
-        self._form = form
-        self._render.cache_clear()
+    def _test_template(self) -> None:
         self._text_after_turn(self._render(_TEST_CONVERSATION[:4]), _TEST_CONVERSATION[:2])
         rendered = self._render(_TEST_CONVERSATION)
         self._text_after_turn(rendered, _TEST_CONVERSATION[:4])
@@ -329,46 +303,42 @@ class ChatFormat:
                 raise self._unusable(
                     f"does not write a message of role {message.role!r} once: give the tokenizer one that does"
                 )
-        if form.tools and any(name not in rendered for name in self._tool_names):
+        if self._writes_tools and any(tool["function"]["name"] not in rendered for tool in self._tools):
             raise self._unusable("writes no tools")
 
     def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
         """The messages as the template writes them, then the ``opening`` of a turn, with stand-ins."""
-        tools = self._tools if self._form.tools else None
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    self._rows(messages),
-                    tools=None if tools is None else [*tools],
-                    tokenize=False,
-                    add_generation_prompt=opening,
-                    date_string=_DATE.strftime("%d %b %Y"),
-                    chat_template=_CLOCK + self.tokenizer.get_chat_template(tools=tools),
-                )
-            )
-        except TemplateError as error:
-            raise self._unusable(
-                f"cannot write this conversation ({error}): give the tokenizer one that can"
-            ) from error
-
-    def _rows(self, messages: tuple[Message, ...]) -> list[dict[str, str]]:
         rows, turns, begun = list[dict[str, str]](), 0, False
-        opening = [text for text in (self._preface, "" if self._form.tools else self._instructions) if text]
-        later = {"user": self._form.answers, "system": "system" if self._form.system else "user"}
+        first = [text for text in (self._preface, "" if self._writes_tools else self._instructions) if text]
+        later = {"user": self._answers, "system": "system" if self._has_system else "user"}
         for index, message in enumerate(messages):
             content, begun = self._escape(message.content), begun and index not in self._begins
             if message.role == "assistant":
                 rows.append({"role": "assistant", "content": _placeholder(turns)})
                 turns, begun = turns + 1, True
             elif message.role == "system" and not begun:
-                opening.append(content)
+                first.append(content)
             else:
                 rows.append({"role": later.get(message.role, "user") if begun else "user", "content": content})
-        if opening and self._form.system:
-            return [{"role": "system", "content": "\n\n".join(opening)}, *rows]
-        if opening:
-            rows[0]["content"] = "\n\n".join((*opening, rows[0]["content"]))
-        return rows
+        if first and self._has_system:
+            rows.insert(0, {"role": "system", "content": "\n\n".join(first)})
+        elif first:  # without a system role, the system text begins the first message
+            rows[0]["content"] = "\n\n".join((*first, rows[0]["content"]))
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    rows,
+                    tools=[*self._tools] if self._writes_tools else None,
+                    tokenize=False,
+                    add_generation_prompt=opening,
+                    date_string=_DATE.strftime("%d %b %Y"),
+                    strftime_now=_DATE.strftime,
+                )
+            )
+        except TemplateError as error:
+            raise self._unusable(
+                f"cannot write this conversation ({error}): give the tokenizer one that can"
+            ) from error
 
     def _escape(self, text: str, escapable: re.Pattern[str] | None = None) -> str:
         """The text with a stand-in for each special token and tag, or for each ``escapable``."""
@@ -386,11 +356,10 @@ class ChatFormat:
     def _encode_rendered(self, text: str) -> tuple[int, ...]:
         """Ids of rendered text: marks of the template become special tokens, stand-ins become plain text."""
         first, *others = text.split(_ESCAPE)
-        ids = list(self.tokenizer(first, add_special_tokens=False)["input_ids"])
+        ids = self.encode_marks(first)
         for piece in others:
-            ids += self.encode(self._escaped[ord(piece[0]) - 0xF0000])
-            ids += self.tokenizer(piece[1:], add_special_tokens=False)["input_ids"]
-        return tuple(ids)
+            ids += self.encode(self._escaped[ord(piece[0]) - 0xF0000]) + self.encode_marks(piece[1:])
+        return ids
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str]:

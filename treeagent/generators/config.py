@@ -1,10 +1,10 @@
 """Settings of a language model and of the generator that runs it. This module does not import torch, so that a command
 line reads it quickly."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.types import REACHES_OUT
@@ -41,10 +41,7 @@ class LoraConfig:
     """A low-rank adapter added to frozen weights (Hu et al. 2021): h = W x + 2 B A x, where B starts at zero."""
 
     rank: Annotated[int, Field(gt=0)] = 16
-    """Rank of the low-rank adapter: the number of rows of its matrix A and of columns of its matrix B."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Layers that get an adapter, by the last part of their names; "all-linear" means every linear layer except the
-    language-model head."""
+    """Rank of the low-rank adapter of every linear layer but the head: the rows of its matrix A, the columns of B."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -59,12 +56,6 @@ class ScratchSizes:
     """Number of attention heads of a model from scratch; ``width`` must be a multiple of twice this number."""
     context: Annotated[int, Field(gt=0)] = 1024
     """Tokens of the longest conversation that a model from scratch reads; long episodes need more."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width {self.width} is no multiple of 2 * heads ({2 * self.heads}): change one of them")
-        return self
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -10,10 +10,10 @@ share a row in the same way.
 """
 
 import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -29,7 +29,6 @@ from treeagent.generators.attention import (
     context_length,
     hidden_states,
     layer_windows,
-    logit_columns,
     unfit,
     windowed,
 )
@@ -40,13 +39,6 @@ Row = TypeVar("Row")
 
 _SCORED_LOGITS = 2**28
 """Most logits that one forward pass of ``LocalGenerator.score`` computes (1 GiB in single precision)."""
-
-_NAMES = """
-cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral
-olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2
-"""
-TESTED = frozenset(_NAMES.split())
-"""Architectures (``model_type``) for which tests compare this module with plain forward passes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,11 +54,13 @@ class Segment:
     logits: Tensor | None = None
     """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
+    end: int = field(init=False)
+    """Number of tokens from the beginning of the prompt."""
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        extra = sum(tensor.nbytes for tensor in (self.hidden, self.logits) if tensor is not None)
-        return self.keys_values.nbytes + extra
+    def __post_init__(self) -> None:
+        self.end = len(self.token_ids) + (self.parent.end if self.parent else 0)
+        self.bytes = sum(each.nbytes for each in (self.keys_values, self.hidden, self.logits) if each is not None)
 
 
 class PrefixCache:
@@ -78,27 +72,26 @@ class PrefixCache:
         self._roots: dict[int, list[Segment]] = {}
         self._order: OrderedDict[int, Segment] = OrderedDict()
 
-    def find(self, token_ids: Sequence[int]) -> list[Segment]:
-        """The chain of longest segments that matches the beginning of ``token_ids``."""
-        path: list[Segment] = []
-        position, options = 0, self._roots
-        while position < len(token_ids):
+    def find(self, token_ids: Sequence[int]) -> Segment | None:
+        """The last of the longest segments that match the beginning of ``token_ids``; None if none does."""
+        found, end, options = None, 0, self._roots
+        while end < len(token_ids):
             fitting = [
                 segment
-                for segment in options.get(token_ids[position], ())
-                if tuple(token_ids[position : position + len(segment.token_ids)]) == segment.token_ids
+                for segment in options.get(token_ids[end], ())
+                if tuple(token_ids[end : end + len(segment.token_ids)]) == segment.token_ids
             ]
             if not fitting:
                 break
             # Of two equal segments, the one that was read also has a hidden state.
-            best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
-            path.append(best)
-            position += len(best.token_ids)
-            options = best.children
+            found = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
+            end, options = found.end, found.children
         # Children first, so that the oldest segment is always a leaf.
-        for segment in reversed(path):
+        segment = found
+        while segment is not None:
             self._order.move_to_end(id(segment))
-        return path
+            segment = segment.parent
+        return found
 
     def add(self, segment: Segment) -> Segment:
         siblings = segment.parent.children if segment.parent is not None else self._roots
@@ -112,17 +105,11 @@ class PrefixCache:
         return segment
 
     def trim(self) -> None:
-        """Drop the least recently used leaves until the cache fits into its capacity."""
         while self.bytes > self.capacity and self._order:
             _, segment = self._order.popitem(last=False)
             siblings = segment.parent.children if segment.parent is not None else self._roots
             siblings[segment.token_ids[0]].remove(segment)
             self.bytes -= segment.bytes
-
-    def clear(self) -> None:
-        self._roots.clear()
-        self._order.clear()
-        self.bytes = 0
 
 
 class _Layer(DynamicLayer):
@@ -167,17 +154,9 @@ class LocalGenerator(Generator):
         """The common prefix of most prompts. It is read once, and prompts continue from it."""
         self._shape = self._cache_shape()
         """Number of layers, number of heads per layer, and width of a key or value."""
-        kind = base_model(model).config.get_text_config().model_type
-        if kind not in TESTED:
-            warnings.warn(
-                f"policy.generator=local is not tested with the architecture {kind!r}, whose log-probabilities may be "
-                "wrong over shared prefixes: add it to tests/generators/families.py and run the tests there, or set "
-                "policy.generator=vllm",
-                stacklevel=2,
-            )
 
     def forget(self) -> None:
-        self.cache.clear()
+        self.cache = PrefixCache(self.cache.capacity)
 
     @torch.no_grad()
     def _cache_shape(self) -> tuple[int, int, int]:
@@ -192,30 +171,31 @@ class LocalGenerator(Generator):
         return len(layers), *shapes.pop()
 
     @torch.no_grad()
-    def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+    def hidden(self, prompts: Sequence[Ids]) -> Tensor:
         """The hidden states of the middle and the last layer at each prompt's last token, [prompts, 2 · width]."""
         segments = self._read(prompts)
         self.cache.trim()
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
-    def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        """The last segment of each prompt, with ``hidden`` and ``logits``."""
-        known: dict[tuple[int, ...], Segment] = {}
-        missing: list[tuple[int, ...]] = []
-        shared = self.shared
-        continued = shared and any(prompt[: len(shared)] == shared != prompt for prompt in prompts)
-        if continued and sum(len(segment.token_ids) for segment in self.cache.find(shared)) < len(shared):
-            self._batched(1, lambda rows: self._encode([shared]))
-        for prompt in dict.fromkeys(prompts):
-            path = self.cache.find(prompt)
-            length = sum(len(segment.token_ids) for segment in path)
-            if length == len(prompt) and path[-1].hidden is not None:
-                known[prompt] = path[-1]
-                self.usage.cached_tokens += length
-            else:
-                missing.append(prompt)
-        known.update(zip(missing, self._batched(len(missing), lambda rows: self._encode(missing[rows])), strict=True))
-        return [known[prompt] for prompt in prompts]
+    @torch.no_grad()
+    def sample(self, request: SampleRequest) -> list[list[Sample]]:
+        return self._batched(len(request.prompts), partial(self._decode, request))
+
+    @torch.no_grad()
+    def score(
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
+    ) -> list[list[Sample]]:
+        def work(rows: slice) -> list[list[Sample]]:
+            leaves, asked, scored = self._read(prompts[rows]), candidates[rows], list[list[Sample]]()
+            width = max(max(len(prefix_trie(each)) for each in asked) - 1, 1)
+            most = max(_SCORED_LOGITS // (width * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
+            for start in range(0, len(leaves), most):
+                part = slice(start, start + most)
+                scored += self._score(leaves[part], asked[part], temperature or 1.0)
+            self.cache.trim()
+            return scored
+
+        return self._batched(len(prompts), work)
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
         """Run ``work`` on slices of ``count`` rows, each as large as ``max_rows`` and the GPU's memory allow."""
@@ -233,13 +213,30 @@ class LocalGenerator(Generator):
                 self.max_rows = min(self.max_rows, rows // 2)
         return done
 
-    def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
+    def _read(self, prompts: Sequence[Ids]) -> list[Segment]:
+        """The last segment of each prompt, with ``hidden`` and ``logits``."""
+        shared = self.shared
+        if shared and any(prompt[: len(shared)] == shared != prompt for prompt in prompts):
+            known = self.cache.find(shared)
+            if known is None or known.end < len(shared):
+                self._batched(1, lambda rows: self._encode([shared]))
+        read = dict[Ids, Segment]()
+        for prompt in dict.fromkeys(prompts):
+            known = self.cache.find(prompt)
+            if known is not None and known.end == len(prompt) and known.hidden is not None:
+                read[prompt] = known
+                self.usage.cached_tokens += len(prompt)
+        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in read]
+        read.update(zip(missing, self._batched(len(missing), lambda rows: self._encode(missing[rows])), strict=True))
+        return [read[prompt] for prompt in prompts]
+
+    def _encode(self, prompts: Sequence[Ids]) -> list[Segment]:
         # The last token always goes through the model, so that its hidden state and its logits are computed.
-        paths = [self.cache.find(prompt[:-1]) for prompt in prompts]
-        pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
+        leaves = [self.cache.find(prompt[:-1]) for prompt in prompts]
+        pasts = [leaf.end if leaf else 0 for leaf in leaves]
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
         width, past = max(map(len, new)), max(pasts)
-        buffer, cache = self._buffer(paths, past, width)
+        buffer, cache = self._buffer(leaves, past, width)
         ids, positions = torch.zeros(2, len(new), width, dtype=torch.long)
         keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
@@ -251,58 +248,51 @@ class LocalGenerator(Generator):
             keys[row, past + pad :] = positions[row, pad:]
             seen[row, pad:, past - known : past] = True
             seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-        last = logit_columns(self.model, width - 1, width)
+        # As a tensor of columns: with a number, the head takes 12 to 800 times as long on a CPU.
+        last = torch.tensor([width - 1], device=self.model.device)
         with hidden_states(self.model) as collected:
             logits = self._logits(cache, ids, positions, seen, keys, logits_to_keep=last)[:, -1].float()
         hidden = collected[0][:, -1].float()
         segments = []
-        for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
+        for row, (leaf, tokens) in enumerate(zip(leaves, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
-            parent = path[-1] if path else None
             # Cloned, because a view would keep the whole batch in memory as long as the segment exists.
-            new_segment = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
-            segments.append(self.cache.add(new_segment))
+            segment = Segment(leaf, tokens, keys_values, hidden[row].clone(), logits[row].clone())
+            segments.append(self.cache.add(segment))
         self.usage.encoded_tokens += sum(map(len, new))
         self.usage.cached_tokens += sum(pasts)
         return segments
 
-    @torch.no_grad()
-    def sample(self, request: SampleRequest) -> list[list[Sample]]:
-        limits = request.limits(self.context)
-
-        def draw(rows: slice) -> list[list[Sample]]:
-            leaves = self._read(request.prompts[rows])
-            # One row of random numbers per token, so that the draws of a prompt do not depend on the lengths of others.
-            shape = max(limits[rows]), request.count
-            draws = np.stack([np.random.default_rng(seed).random(shape) for seed in request.seeds[rows]])
-            samples = self._decode(request, rows, leaves, torch.from_numpy(draws), limits[rows])
-            self.cache.trim()
-            return samples
-
-        return self._batched(len(request.prompts), draw)
-
-    @torch.no_grad()
-    def score(
-        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
-    ) -> list[list[Sample]]:
-        def work(rows: slice) -> list[list[Sample]]:
-            scored = self._score(self._read(prompts[rows]), candidates[rows], temperature or 1.0)
-            self.cache.trim()
-            return scored
-
-        return self._batched(len(prompts), work)
-
     def _score(
         self, leaves: Sequence[Segment], candidates: Sequence[Sequence[Ids]], temperature: float
     ) -> list[list[Sample]]:
-        """Score ``candidates`` as continuations of ``leaves``, without caching them: search continues only a few."""
+        """Score ``candidates`` as continuations of ``leaves``, without caching them: search continues only a few.
+
+        Each nonempty prefix of the candidates of a row is a column of its last token, which attends to the prompt, its
+        shorter prefixes and itself.
+        """
         tries = [prefix_trie(each) for each in candidates]
-        width = max(map(len, tries)) - 1
-        most = max(_SCORED_LOGITS // (max(width, 1) * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
-        if len(leaves) > most:
-            parts = [slice(start, start + most) for start in range(0, len(leaves), most)]
-            return [row for part in parts for row in self._score(leaves[part], candidates[part], temperature)]
-        after = self._logits_after(leaves, tries, width) if width else [torch.empty(0)] * len(leaves)
+        rows, width = len(leaves), max(map(len, tries)) - 1
+        # Filled as NumPy arrays: setting single elements of a tensor would take longer than the pass of a small model.
+        ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
+        above = np.zeros((rows, width, width), dtype=np.bool_)
+        for row, trie in enumerate(tries):
+            column = {prefix: index for index, prefix in enumerate(trie, start=-1)}
+            for prefix, index in list(column.items())[1:]:
+                ids[row, index], depths[row, index] = prefix[-1], len(prefix) - 1
+                if len(prefix) > 1:
+                    above[row, index] = above[row, column[prefix[:-1]]]
+                above[row, index, index] = True
+        after = [torch.empty(0)] * rows
+        if width:
+            pasts = torch.tensor([leaf.end for leaf in leaves])
+            past = int(pasts.max())
+            seen = torch.cat([_prefixes(pasts, width), torch.from_numpy(above)], dim=-1)
+            positions = pasts[:, None] + torch.from_numpy(depths)
+            keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
+            _, cache = self._buffer(leaves, past, width)
+            after = list(self._logits(cache, torch.from_numpy(ids), positions, seen, keys))
+            self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
         scored: list[list[Sample]] = []
         for leaf, trie, fed, sequences in zip(leaves, tries, after, candidates, strict=True):
             first = cast(Tensor, leaf.logits)[None]
@@ -314,44 +304,26 @@ class LocalGenerator(Generator):
             scored.append([Sample(ids, tuple(next(scores) for _ in ids)) for ids in sequences])
         return scored
 
-    def _logits_after(self, leaves: Sequence[Segment], tries: Sequence[dict[Ids, list[int]]], width: int) -> Tensor:
-        """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].
-        Each prefix is a column of its last token, which attends to the prompt, its shorter prefixes and itself."""
+    def _decode(self, request: SampleRequest, part: slice) -> list[list[Sample]]:
+        """Sample continuations of the slice ``part`` of the request's prompts."""
+        limits, count = request.limits(self.context)[part], request.count
+        leaves, steps = self._read(request.prompts[part]), max(limits)
         rows = len(leaves)
-        _, cache, pasts, past, prefix = self._after(leaves, width, width)
-        # Filled as NumPy arrays: setting single elements of a tensor would take longer than the pass of a small model.
-        ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
-        above = np.zeros((rows, width, width), dtype=np.bool_)
-        for row, trie in enumerate(tries):
-            column: dict[tuple[int, ...], int] = {}
-            for token_prefix in list(trie)[1:]:
-                index = column[token_prefix] = len(column)
-                ids[row, index], depths[row, index] = token_prefix[-1], len(token_prefix) - 1
-                if len(token_prefix) > 1:
-                    above[row, index] = above[row, column[token_prefix[:-1]]]
-                above[row, index, index] = True
-        self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
-        seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
-        positions = pasts[:, None] + torch.from_numpy(depths)
-        keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
-        return self._logits(cache, torch.from_numpy(ids), positions, seen, keys)
-
-    def _decode(
-        self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]
-    ) -> list[list[Sample]]:
-        """Sample continuations of ``leaves``, the last segments of the slice ``part`` of the request's prompts, by
-        ``draws``: uniform random numbers, [prompts, new tokens, siblings]."""
-        rows, steps, count = draws.shape
         if not count:
             return [[] for _ in leaves]
-        buffer, cache, pasts, past, prefix = self._after(leaves, count, steps * count)
+        # One row of random numbers per token, so that the draws of a prompt do not depend on the lengths of others.
+        draws = torch.from_numpy(
+            np.stack([np.random.default_rng(seed).random((steps, count)) for seed in request.seeds[part]])
+        )
+        pasts = torch.tensor([leaf.end for leaf in leaves])
+        past = int(pasts.max())
+        buffer, cache = self._buffer(leaves, past, steps * count)
         # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
         # Column past + step * count + k belongs to sibling k, which attends only to the prefix and its own columns.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
-        seen = torch.cat([prefix, own], dim=-1)
+        seen = torch.cat([_prefixes(pasts, count), own], dim=-1)
         mask = additive(seen, self.model.dtype, self.model.device)
-        news = torch.arange(steps).repeat_interleave(count)
-        keys = pasts[:, None] + torch.cat([torch.arange(past) - past, news])
+        keys = pasts[:, None] + torch.cat([torch.arange(past) - past, torch.arange(steps).repeat_interleave(count)])
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
@@ -359,7 +331,7 @@ class LocalGenerator(Generator):
         turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
         states = form.begun(turns, count) if form is not None else []
         known = torch.arange(size) < self.vocabulary if size > self.vocabulary else None
-        stops, counted = torch.tensor(request.stop_ids), 0
+        stops, counted = torch.tensor([request.stop_id, *request.other_stops]), 0
         for step in range(steps):
             allowed = known if form is None else torch.from_numpy(form.allowed(states, size))
             tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
@@ -387,34 +359,23 @@ class LocalGenerator(Generator):
             samples[row].append(Sample(ids, tuple(logprobs[row, :length, sibling].tolist())))
             fed = ids[:-1]  # the last token was only drawn
             if fed and not any(child.token_ids == fed for child in leaf.children.get(fed[0], ())):
-                columns = slice(past + sibling, past + (length - 1) * count, count)
-                self.cache.add(Segment(leaf, fed, buffer[:, :, row, :, columns].clone()))
+                own_columns = slice(past + sibling, past + (length - 1) * count, count)
+                self.cache.add(Segment(leaf, fed, buffer[:, :, row, :, own_columns].clone()))
+        self.cache.trim()
         return samples
 
-    def _after(self, leaves: Sequence[Segment], queries: int, new: int) -> tuple[Tensor, Cache, Tensor, int, Tensor]:
-        """The buffer of ``leaves`` with room for ``new`` tokens, its cache, the lengths of the prefixes [rows], the
-        longest, and whether each query sees each of its columns, [rows, queries, longest]."""
-        paths = [[leaf] for leaf in leaves]
-        for path in paths:
-            while (parent := path[0].parent) is not None:
-                path.insert(0, parent)
-        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
-        past = int(pasts.max())
-        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(len(leaves), queries, past)
-        return *self._buffer(paths, past, new), pasts, past, prefix
-
-    def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> tuple[Tensor, Cache]:
-        """Keys and values, [layers, 2, rows, heads, past + new, head width], of which those of ``paths`` end at column
-        ``past``; and the same as a cache."""
+    def _buffer(self, leaves: Sequence[Segment | None], past: int, new: int) -> tuple[Tensor, Cache]:
+        """Keys and values, [layers, 2, rows, heads, past + new, head width], of which those up to ``leaves`` end at
+        column ``past``; and the same as a cache."""
         layers, heads, width = self._shape
-        shape = (layers, 2, len(paths), heads, past + new, width)
+        shape = (layers, 2, len(leaves), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
-        for row, path in enumerate(paths):
-            end = past
-            for segment in reversed(path):
+        for row, leaf in enumerate(leaves):
+            segment, end = leaf, past
+            while segment is not None:
                 start = end - len(segment.token_ids)
                 buffer[:, :, row, :, start:end] = segment.keys_values
-                end = start
+                segment, end = segment.parent, start
         return buffer, Cache(layers=[_Layer(keys_values[0], keys_values[1], past) for keys_values in buffer])
 
     def _logits(
@@ -431,6 +392,12 @@ class LocalGenerator(Generator):
             **options,
         )
         return cast(Tensor, output.logits)
+
+
+def _prefixes(pasts: Tensor, queries: int) -> Tensor:
+    """Whether each query sees each column of the prefixes, [rows, queries, longest], which are padded on the left."""
+    longest = int(pasts.max())
+    return (torch.arange(longest) >= longest - pasts[:, None])[:, None].expand(len(pasts), queries, longest)
 
 
 def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:

@@ -60,8 +60,6 @@ _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError
 """What is raised where an answer does not follow the protocol."""
 _PROBE = tuple(range(8))
 """A prompt of token ids that exist in every vocabulary."""
-_FORCED = (7, 5, 6, 7)
-"""Tokens that a server must draw if the grammar allows nothing else."""
 _SPELLINGS = {"max_tokens": "max_completion_tokens", "temperature": "", "seed": "", "n": ""}
 """Parameters of a chat that some servers refuse, with the name that is tried instead; empty leaves it out."""
 
@@ -162,8 +160,7 @@ class Server:
                 answer: ChatCompletion = self.client.chat.completions.create(model=self.model, messages=rows, **sent)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [each for each in _SPELLINGS if each == error.param or f"'{each}'" in str(error)]
-                new = [each for each in named if each not in spelling]
-                if not new:
+                if not (new := [each for each in named if each not in spelling]):
                     raise
                 spelling[new[0]] = _SPELLINGS[new[0]]
                 continue
@@ -213,8 +210,8 @@ class Server:
 
 class RemoteGenerator(Server, Generator):
     """A generator that uses completions with the extensions of vLLM and SGLang: prompts and samples are token ids. What
-    a run needs of the server is tried at once. The arguments are as for ``agent.policy.Wanted``; ``vocabulary`` is the
-    tokenizer's number of tokens, of which alone a server may draw."""
+    a run needs of the server is tried at once. A server may draw of the tokenizer's ``vocabulary`` tokens alone. If
+    ``score`` will be called, ``scores`` is the setting with which it would not be."""
 
     concurrent = True
 
@@ -225,25 +222,18 @@ class RemoteGenerator(Server, Generator):
         temperature: float,
         *,
         vocabulary: int = 1 << 31,
-        structured: bool = False,
         scores: str = "",
         retries: int = RETRIES,
     ) -> None:
         super().__init__(config, checkpoint, retries=retries)
         self._vocabulary = vocabulary
-        fix = "use vLLM or SGLang, or a generator that plays by text alone"
-        gap = self._probe(temperature, fix)[1] * temperature
-        if temperature != 1 and not math.isclose(gap, self._probe(1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3):
+        gap = self._gap(temperature) * temperature
+        if temperature != 1 and not math.isclose(gap, self._gap(1.0), rel_tol=0.02, abs_tol=1e-3):
             raise UserError(
                 f"the log-probabilities of {self} leave out the temperature {temperature:g} that it draws with: start "
                 "it with --logprobs-mode processed_logprobs (vLLM) or without SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), "
                 "or set policy.temperature to 1"
             )
-        if structured:  # a server without support for grammars ignores them silently
-            fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
-            rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
-            if self._probe(temperature, fix, structured_outputs={"grammar": rules})[0] != _FORCED:
-                raise UserError(f"{self} does not hold turns to a form: {fix}")
         if scores and isinstance(failed := self.ask(partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {scores}")
 
@@ -265,7 +255,8 @@ class RemoteGenerator(Server, Generator):
         return score_each_prefix(prompts, candidates, ask)
 
     def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
-        extensions: dict[str, object] = {"stop_token_ids": request.stop_ids, "ignore_eos": True}  # it need not stop
+        extensions: dict[str, object] = {"ignore_eos": True}  # it need not be a stop token
+        extensions["stop_token_ids"] = [request.stop_id, *request.other_stops]
         if request.form is not None:
             extensions["structured_outputs"] = {"grammar": request.form.lark}
         asked = {"n": request.count, "max_tokens": limit, "temperature": request.temperature, "logprobs": 0}
@@ -284,20 +275,19 @@ class RemoteGenerator(Server, Generator):
     def _sample(self, choice: Any, limit: int) -> Sample:
         return checked_sample(choice.token_ids, choice.logprobs.token_logprobs, limit, self._vocabulary)
 
-    def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
-        """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
-        likeliest first token, in nats."""
+    def _gap(self, temperature: float) -> float:
+        """The gap between the log-probabilities of the likeliest and the fifth likeliest token of a sample, in nats."""
 
-        def request() -> tuple[tuple[int, ...], float]:
-            told: dict[str, object] = {"ignore_eos": True} | extensions
-            answer = self.complete(_PROBE, told, max_tokens=len(_FORCED), temperature=temperature, logprobs=5)
+        def request() -> float:
+            answer = self.complete(_PROBE, {"ignore_eos": True}, max_tokens=4, temperature=temperature, logprobs=5)
+            self._sample(answer.choices[0], 4)
             best, *_, fifth = sorted(answer.choices[0].logprobs.top_logprobs[0].values(), reverse=True)[:5]
-            return self._sample(answer.choices[0], len(_FORCED)).token_ids, best - fifth
+            return float(best - fifth)
 
-        probed = self.ask(request)
-        if isinstance(probed, Failure):
-            raise UserError(f"{probed.reason}: {fix}")
-        return probed
+        gap = self.ask(request)
+        if isinstance(gap, Failure):
+            raise UserError(f"{gap.reason}: use vLLM or SGLang, or a generator that plays by text alone")
+        return gap
 
     def complete(
         self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: Any

@@ -50,18 +50,8 @@ def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTo
 
 def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> Qwen3ForCausalLM:
     """A Qwen3 model with random weights that depend only on ``seed``."""
-    shape = scratch_shape(config)
-    shape.vocab_size = len(tokenizer)
-    shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Qwen3ForCausalLM(shape)
-
-
-def scratch_shape(config: ScratchConfig) -> Qwen3Config:
-    """The configuration of a model from scratch, with the largest vocabulary that its tokenizer may have."""
-    return Qwen3Config(
-        vocab_size=config.vocabulary,
+    shape = Qwen3Config(
+        vocab_size=len(tokenizer),
         hidden_size=config.width,
         intermediate_size=config.width * 8 // 3 // 16 * 16,
         num_hidden_layers=config.layers,
@@ -73,6 +63,9 @@ def scratch_shape(config: ScratchConfig) -> Qwen3Config:
         # Gives activations of unit variance from the first step; a narrow model learns half as fast with the usual 0.02
         initializer_range=config.width**-0.5,
         bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(shape)

@@ -8,7 +8,7 @@ reason as ``error``, which the agent reads next.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import orjson
@@ -78,9 +78,6 @@ class Grammar(Protocol):
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
 
-    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """The thought only, from the start of a turn up to and including the mark of its call."""
-
 
 def make_grammar(name: str, chat_template: str = "", tools: Sequence[Tool] = ()) -> Grammar:
     """The grammar of ``policy.format``. If the model's ``chat_template`` writes tools, "tools" must be its syntax."""
@@ -109,13 +106,10 @@ class ReAct:
     mark: ClassVar[str] = _ACTION.rstrip()
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        if not _thinks_in_tags(text, opened):
-            return _ACTION_LINE.search(text.lstrip()) is not None
-        _, closed, rest = text.rpartition("</think>")
-        return bool(closed) and _ACTION_LINE.search(rest.lstrip()) is not None
+        return _ACTION_LINE.search(_said(text, opened).lstrip()) is not None
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        if _thinks_in_tags(text, opened) and "</think>" not in text:
+        if _in_thought(text, opened):
             return f"</think>{self.mark}"
         return f"\n{self.mark}" if text and text[-1] != "\n" and not text.endswith("</think>") else self.mark
 
@@ -136,11 +130,11 @@ class ReAct:
         SentencePiece begins every text with a blank, so a turn may."""
         line = f"& ~/{ANY}{_ACTION.rstrip()}{ANY}/"
         rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
-        only = only_text([tool.parameters for tool in tools])
+        ways, only = list[str](), only_text([tool.parameters for tool in tools])
         if not tools or only:
             rule = _bracketed(arguments_of(tools[0])[0][only], _TEXT) if only else _TEXT
             rules.append(f"SAID: ({rule}) {line}")
-        ways = ["SAID"] if not tools or only else []
+            ways.append("SAID")
         for index, tool in enumerate(tools):
             found, required = arguments_of(tool)
             keys = list(found) if len(found) == 1 else list(required) if set(found) == set(required) else []
@@ -153,7 +147,7 @@ class ReAct:
                 rules.append(f"CALL_{index}: ({rule}) {line}")
                 ways.append(f"CALL_{index}")
             ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{index}")
-            rules.append(schema_rule(index, tool, "[ ]?"))
+            rules.append(_schema_rule(index, tool, "[ ]?"))
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
@@ -172,9 +166,6 @@ class ReAct:
         elif "\n" in call:
             call, error = "", "the action is longer than one line"
         return Action(text, call, thought, tuple(token_ids), tuple(logprobs), error)
-
-    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        return Action(text, "", _thought(text.rpartition(self.mark)[0]), tuple(token_ids), tuple(logprobs))
 
 
 _COMMA = ' ", " '
@@ -211,9 +202,14 @@ def _as_text(tool: Tool) -> str:
     return f"- {call}: {tool.description}{f' {written_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
 
 
-def _thinks_in_tags(text: str, opened: bool = False) -> bool:
-    """Whether a turn begins with a thought in ``<think>`` tags; ``opened`` is as for ``Grammar.lead``."""
-    return opened or text.lstrip().startswith("<think>")
+def _in_thought(text: str, opened: bool = False) -> bool:
+    """Whether an unfinished turn is still within ``<think>`` tags, which the template may have ``opened``."""
+    return (opened or text.lstrip().startswith("<think>")) and "</think>" not in text
+
+
+def _said(text: str, opened: bool = False) -> str:
+    """The text after the first ``</think>``; empty while the thought is unfinished."""
+    return "" if _in_thought(text, opened) else text.partition("</think>")[2] if "</think>" in text else text
 
 
 def _thought(head: str) -> str:
@@ -242,6 +238,8 @@ class ToolCalls:
     """The text with which a call ends; empty if it goes on to the end of the turn."""
     spelling: ClassVar[tuple[str, str, str]] = ('{"name": ', ', "arguments": ', "}")
     """The text before, between and after the name and the arguments of a call."""
+    frame: ClassVar[tuple[str, str]] = ("<tool_call>\n", "\n</tool_call>")
+    """The text around that."""
     reserved: ClassVar[tuple[str, ...]] = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
     """Marks that a turn without a tool call must not contain."""
 
@@ -264,8 +262,8 @@ class ToolCalls:
         return self.spelt(written_json(call.name), written_json(call.arguments))
 
     def spelt(self, name: str, arguments: str) -> str:
-        before, between, after = self.spelling
-        return f"{self.mark}\n{before}{name}{between}{arguments}{after}\n{self.end}"
+        (before, between, after), (begin, end) = self.spelling, self.frame
+        return f"{begin}{before}{name}{between}{arguments}{after}{end}"
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         if tools:
@@ -278,16 +276,19 @@ class ToolCalls:
         return after_thought_rules(named_rules(tools, self.spelling), mark_term, self.mark, self.end)
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        action, said = self.read_thought(text, token_ids, logprobs), self._after_thinking(text)
+        said, call, error = _said(text), "", ""
+        begin = self.begin(said)
+        thought = _bare(text[: len(text) - len(said) + max(begin, 0)])
         try:
-            if self.begin(said) >= 0:
-                return replace(action, call=self.read_call(said))
+            if begin >= 0:
+                return Action(text, self.read_call(said), thought, tuple(token_ids), tuple(logprobs))
+            if any(mark in said for mark in self.reserved):
+                error = "this is no tool call of your format"
+            elif not (call := said.strip()):
+                error = "after the thought there is neither a tool call nor a text"
         except (ValueError, RecursionError) as unreadable:
-            return replace(action, error=str(unreadable))
-        if any(mark in said for mark in self.reserved):
-            return replace(action, error="this is no tool call of your format")
-        error = "" if said.strip() else "after the thought there is neither a tool call nor a text"
-        return replace(action, call=said.strip(), error=error)
+            error = str(unreadable)
+        return Action(text, call, thought, tuple(token_ids), tuple(logprobs), error)
 
     def read_call(self, text: str) -> ToolCall:
         """The call in a text that holds its beginning. A ValueError is shown to the agent."""
@@ -299,29 +300,18 @@ class ToolCalls:
                 raise ValueError(f"there is more than one {self.mark}") from None
             raise
 
-    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        rest = self._after_thinking(text)
-        thinking = text[: len(text) - len(rest) + max(self.begin(rest), 0)]
-        return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
-
     def begin(self, text: str) -> int:
         """The index at which a call begins in the text after the ``<think>`` tags; -1 if there is no call."""
         return text.find(self.mark)
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        said = text.partition("</think>")[2] if _thinks_in_tags(text, opened) else text
-        return self.begin(said) >= 0
+        return self.begin(_said(text, opened)) >= 0
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        thinks = _thinks_in_tags(text, opened) and "</think>" not in text
+        thinks = _in_thought(text, opened)
         if not calls:
             return "</think>\n" if thinks else ""
         return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
-
-    def _after_thinking(self, text: str) -> str:
-        """The text after the first ``</think>``; empty while the thought is unfinished."""
-        _, closed, rest = text.partition("</think>")
-        return text if not closed and not _thinks_in_tags(text) else rest
 
 
 def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str]) -> list[str]:
@@ -331,10 +321,10 @@ def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str]) -> list[s
         f"{json.dumps(before + written_json(tool.name) + between)} arguments_{index} {json.dumps(after)}"
         for index, tool in enumerate(tools)
     ]
-    return [f"call: {' | '.join(ways)}", *(schema_rule(index, tool, BLANKS) for index, tool in enumerate(tools))]
+    return [f"call: {' | '.join(ways)}", *(_schema_rule(index, tool, BLANKS) for index, tool in enumerate(tools))]
 
 
-def schema_rule(index: int, tool: Tool, blanks: str) -> str:
+def _schema_rule(index: int, tool: Tool, blanks: str) -> str:
     """The rule of a tool's arguments, with ``blanks`` (a regular expression) between the parts."""
     # Lenient: an annotation that llguidance does not know, such as a format "path", constrains nothing.
     guidance = {"whitespace_pattern": blanks, "lenient": True}
@@ -344,10 +334,10 @@ def schema_rule(index: int, tool: Tool, blanks: str) -> str:
 
 def after_thought_rules(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
     """Rules of a turn that has a thought, in plain text or in tags, and then a call between ``mark`` and ``end``."""
-    outside = rf"& ~/\s*<think>{ANY}/"
+    outside, begin = rf"& ~/\s*<think>{ANY}/", mark_term(mark)
     rest = rf"/\n?/ call /\n?/ {mark_term(end)}" if end else "/ ?/ call"
-    if _is_token(mark_term(mark)):
-        turn = [f"turn: thinking? THOUGHT {mark_term(mark)} {rest}", f"THOUGHT: /{ANY}/ {outside}"]
+    if begin.startswith("<["):
+        turn = [f"turn: thinking? THOUGHT {begin} {rest}", f"THOUGHT: /{ANY}/ {outside}"]
     else:
         turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{ANY}{re.escape(mark)}/ {outside}"]
     return "\n".join((*turn, thinking_rule(mark_term), *calls))
@@ -355,21 +345,14 @@ def after_thought_rules(calls: Sequence[str], mark_term: Callable[[str], str], m
 
 def thinking_rule(mark_term: Callable[[str], str]) -> str:
     begin, end = mark_term("<think>"), mark_term("</think>")
-    if _is_token(begin):
+    if begin.startswith("<["):
         return rf"thinking: /[ \n]?/ {begin} /{ANY}/ {end}"
     return rf"thinking[lazy]: /[ \n]?<think>{ANY}<\/think>/"
 
 
-def _is_token(term: str) -> bool:
-    return term.startswith("<[")
-
-
 def enclosed(text: str, mark: str, end: str) -> str:
     """What is between the first ``mark`` and the last ``end``, so that an argument may contain either."""
-    _, found, rest = text.partition(mark)
-    inner, closed, after = rest.rpartition(end)
-    if not found:
-        raise ValueError(f"there is no {mark}")
+    inner, closed, after = text.partition(mark)[2].rpartition(end)
     if not closed:
         raise ValueError(f"{mark} is not closed")
     if after.strip():

@@ -90,7 +90,7 @@ class VllmGenerator(Generator):
                 temperature=request.temperature,
                 seed=seed,
                 max_tokens=limit,
-                stop_token_ids=request.stop_ids,
+                stop_token_ids=[request.stop_id, *request.other_stops],
                 ignore_eos=True,  # the tokenizer's end of sequence need not be a stop token
                 logprobs=0,
                 detokenize=False,

@@ -15,7 +15,7 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import context_length, hidden_states, logit_columns
+from treeagent.generators.attention import context_length, hidden_states
 from treeagent.learners.common import Batches, Hooks, Learner, TrainResult, as_dataset, fit, lent, pad, padded
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.packed import Model
@@ -124,7 +124,7 @@ def token_logprobs(
         ids, mask = (each.to(model.device) for each in padded(rows).values())
         # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
         first = min(len(prompt) for prompt, _ in batch)
-        columns = logit_columns(model, first - 1, ids.shape[1] - 1)
+        columns = torch.arange(first - 1, ids.shape[1] - 1, device=model.device)
         kept = model(input_ids=ids, attention_mask=mask, logits_to_keep=columns).logits
         logits = kept.float() / temperature
         chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()

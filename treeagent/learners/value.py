@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
-from treeagent.generators.attention import context_length, hidden_states, logit_columns
+from treeagent.generators.attention import context_length, hidden_states
 from treeagent.learners.common import copy_weights, diverged, padded, restore_weights
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import Model, pack_prefixes, states_at, why_unpackable
@@ -160,7 +160,7 @@ def _features(
         if reads == "hidden":
             # These hooks run before those that take packs apart, so the states are those of packs.
             with hidden_states(model) as collected, packs as packing:
-                model(**inputs, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
+                model(**inputs, use_cache=False, logits_to_keep=indices[0][:0])
             places = grid if packing is None else packing.flat_indices
             features = collected[0].flatten(0, 1)[places[indices]].float()
         else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
-from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy, Wanted
+from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, RunConfig
@@ -268,8 +268,9 @@ def conversation(
 
 
 def _engine_or_server(checkpoint: Path, config: RunConfig, head_scores: bool) -> Generator | TextPolicy:
-    """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in."""
-    settings, server = config.policy, config.server(config.policy.url)
+    """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in: a
+    dataclass of its settings (``policy.options``) with a method ``make(checkpoint, config, scores)``."""
+    settings = config.policy
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
@@ -282,32 +283,11 @@ def _engine_or_server(checkpoint: Path, config: RunConfig, head_scores: bool) ->
     if settings.generator == "remote":
         from treeagent.generators.remote import RemoteGenerator
 
-        return RemoteGenerator(
-            server,
-            str(checkpoint),
-            settings.temperature,
-            vocabulary=len(load_tokenizer(checkpoint)),
-            structured=settings.is_structured,
-            scores=scores,
-        )
+        vocabulary, server = len(load_tokenizer(checkpoint)), config.server(settings.url)
+        return RemoteGenerator(server, str(checkpoint), settings.temperature, vocabulary=vocabulary, scores=scores)
     plugged = resolve("policy.generator", settings.generator, GENERATORS)
-    tools, shown = known_tools(config), shots(config)
     source = checked(plugged, settings.options, f"policy.generator {settings.generator!r}")
-    made: Generator | TextPolicy = source.make(
-        Wanted(
-            checkpoint=checkpoint,
-            requests=server,
-            temperature=settings.temperature,
-            max_new_tokens=settings.max_new_tokens,
-            structured=settings.is_structured,
-            scores=scores,
-            format=settings.format,
-            preface=settings.preface,
-            told=settings.is_told,
-            tools=tools,
-            shots=lambda grammar: [each for shot in shown for each in shot.messages(grammar, tools)],
-        )
-    )
+    made: Generator | TextPolicy = source.make(checkpoint, config, scores)
     return made
 
 

@@ -10,13 +10,13 @@ from openai_server import BRING, OpenAIServer, serving
 from toy_llama import CONFIG, make_model, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.agent.policy import Wanted
+from treeagent.config import load_config
 from treeagent.contrib.servers import pool as pooling
 from treeagent.contrib.servers.pool import Pool, Servers
 from treeagent.contrib.servers.reload import adapter_name, reload
 from treeagent.generators.base import Failure, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import LoraConfig, RemoteConfig
+from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.learners.lora import with_adapter
@@ -45,13 +45,9 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(Checkpoint(shared_model(), tokenizer()), tmp_path_factory.mktemp("pool") / "toy")
 
 
-def wanted(checkpoint: Path, timeout: float = 20.0) -> Wanted:
-    requests = RemoteConfig(timeout=timeout)
-    return Wanted(checkpoint, requests, 1.0, 8, False, "", "react", "", False, (), lambda grammar: ())
-
-
 def pool(checkpoint: Path, *servers: OpenAIServer, **options: object) -> Pool:
-    return Servers(tuple(each.url for each in servers), **options).make(wanted(checkpoint))  # type: ignore[arg-type]
+    config = load_config(None, ["remote.timeout=20"])
+    return Servers(tuple(each.url for each in servers), **options).make(checkpoint, config)  # type: ignore[arg-type]
 
 
 def draw(generator: Pool | LocalGenerator, *prompts: tuple[int, ...]) -> list[Sequence[Sample] | Failure]:

@@ -29,10 +29,7 @@ class LlamaCalls(ToolCalls):
     mark: ClassVar[str] = '{"name"'
     end: ClassVar[str] = ""
     spelling: ClassVar[tuple[str, str, str]] = ('{"name": ', ', "parameters": ', "}")
-
-    def spelt(self, name: str, arguments: str) -> str:
-        before, between, after = self.spelling
-        return f"{before}{name}{between}{arguments}{after}"
+    frame: ClassVar[tuple[str, str]] = ("", "")
 
     def call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         calls = named_rules(tools, self.spelling)
@@ -55,10 +52,7 @@ class MistralCalls(ToolCalls):
     mark: ClassVar[str] = "[TOOL_CALLS]"
     end: ClassVar[str] = ""
     spelling: ClassVar[tuple[str, str, str]] = ('[{"name": ', ', "arguments": ', "}]")
-
-    def spelt(self, name: str, arguments: str) -> str:
-        before, between, after = self.spelling
-        return f"{self.mark} {before}{name}{between}{arguments}{after}"
+    frame: ClassVar[tuple[str, str]] = ("[TOOL_CALLS] ", "")
 
     def call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         first, *schemas = named_rules(tools, self.spelling)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.contrib.judging.comparisons import Comparison
-from treeagent.generators.attention import hidden_states, logit_columns
+from treeagent.generators.attention import hidden_states
 from treeagent.types import NothingToLearn
 
 Model = PreTrainedModel | PeftModel
@@ -138,7 +138,7 @@ def _last_states(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     lengths = torch.tensor([len(row) for row in rows], device=model.device)
     mask = torch.arange(ids.shape[1], device=model.device) < lengths[:, None]
     with hidden_states(model) as collected:
-        model(input_ids=ids, attention_mask=mask.long(), use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
+        model(input_ids=ids, attention_mask=mask.long(), use_cache=False, logits_to_keep=ids[0, :0])
     return collected[0][torch.arange(len(rows), device=ids.device), lengths - 1]
 
 

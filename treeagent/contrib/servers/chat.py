@@ -4,15 +4,17 @@ from."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as options
 
-from treeagent.agent.policy import Wanted
+from treeagent.config import RunConfig
 from treeagent.generators.base import Failure
 from treeagent.generators.remote import Server
 from treeagent.generators.turn import Grammar, make_grammar
+from treeagent.pipeline.build import known_tools, shots
 from treeagent.threads import in_thread
 from treeagent.types import TURN_CUT_OFF, Action, Message, Proposal, State, UserError, storable
 
@@ -21,17 +23,18 @@ from treeagent.types import TURN_CUT_OFF, Action, Message, Proposal, State, User
 class Chat:
     """``policy.generator`` "chat". It has no settings of its own: the server is at ``policy.url``."""
 
-    def make(self, wanted: Wanted) -> "ChatPolicy":
+    def make(self, checkpoint: Path, config: RunConfig, scores: str = "") -> "ChatPolicy":
         """The policy."""
-        if wanted.structured or wanted.scores:
-            told = "policy.structured" if wanted.structured else wanted.scores.partition("=")[0]
+        policy, tools = config.policy, known_tools(config)
+        if policy.is_structured or scores:
+            told = "policy.structured" if policy.is_structured else scores.partition("=")[0]
             raise UserError(f"{told} wants token ids, which policy.generator 'chat' does not give: leave one out")
-        grammar = make_grammar(wanted.format, tools=wanted.tools)
-        texts = (wanted.preface, grammar.instructions(wanted.tools) if wanted.told else "")
+        grammar = make_grammar(policy.format, tools=tools)
+        texts = (policy.preface, grammar.instructions(tools) if policy.is_told else "")
         system = [Message("system", "\n\n".join(filter(None, texts)))] if any(texts) else []
-        chat = RemoteChat(wanted.requests, str(wanted.checkpoint))
-        opening = (*system, *wanted.shots(grammar))
-        return ChatPolicy(chat, grammar, opening, wanted.temperature, wanted.max_new_tokens)
+        shown = [message for shot in shots(config) for message in shot.messages(grammar, tools)]
+        chat = RemoteChat(config.server(policy.url), str(checkpoint))
+        return ChatPolicy(chat, grammar, (*system, *shown), policy.temperature, policy.max_new_tokens)
 
 
 class Replies(NamedTuple):

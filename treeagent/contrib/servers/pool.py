@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from openai.types import Completion
@@ -18,10 +19,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as options
 
 from treeagent.agent.checkpoint import base_and_adapter, load_tokenizer
-from treeagent.agent.policy import Wanted
+from treeagent.config import RunConfig
 from treeagent.contrib.servers.reload import load_adapter, reload
 from treeagent.generators.base import Failure, Generator, Ids, Sample, SampleRequest, Usage
-from treeagent.generators.config import Address, RemoteConfig
+from treeagent.generators.config import Address
 from treeagent.generators.remote import RETRIES, RemoteGenerator
 from treeagent.threads import map_in_threads
 from treeagent.types import UserError
@@ -44,24 +45,22 @@ class Servers:
     ``/v1/load_lora_adapter``. A list is a command and its arguments that loads the checkpoint or restarts the server;
     {checkpoint} and {url} in it are replaced. Unset stops the run until you have loaded the checkpoint."""
 
-    def make(self, wanted: Wanted) -> "Pool":
+    def make(self, checkpoint: Path, config: RunConfig, scores: str = "") -> "Pool":
         """A client of the servers."""
         if isinstance(self.reload, tuple):
-            for why in reload(self.urls, str(wanted.checkpoint), self.reload):
+            for why in reload(self.urls, str(checkpoint), self.reload):
                 warnings.warn(f"{why}: the other servers go on without it", stacklevel=2)
-        adapter = base_and_adapter(wanted.checkpoint)[1] if self.reload == "lora" else None
+        adapter = base_and_adapter(checkpoint)[1] if self.reload == "lora" else None
         kind = RemoteGenerator if self.reload is None else VersionedGenerator
-        vocabulary = len(load_tokenizer(wanted.checkpoint))
+        vocabulary = len(load_tokenizer(checkpoint))
 
         def connect(url: str) -> RemoteGenerator:
-            requests = RemoteConfig(wanted.requests.concurrency, wanted.requests.timeout, url)
             return kind(
-                requests,
-                str(wanted.checkpoint) if adapter is None else load_adapter(url, adapter),
-                wanted.temperature,
+                config.server(url),
+                str(checkpoint) if adapter is None else load_adapter(url, adapter),
+                config.policy.temperature,
                 vocabulary=vocabulary,
-                structured=wanted.structured,
-                scores=wanted.scores,
+                scores=scores,
                 retries=RETRIES if len(self.urls) == 1 else 0,  # in a pool, the next server is asked instead
             )
 
