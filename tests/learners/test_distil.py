@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from treeagent.learners.config import DistilConfig
-from treeagent.learners.distil import train_distil
+from treeagent.learners.sft import train_distil
 from treeagent.types import NothingToLearn
 from treeagent.views.policy import Candidate, PolicyRow
 

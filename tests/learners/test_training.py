@@ -17,11 +17,10 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Batches, Hooks, TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
-from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
-from treeagent.learners.sft import train_sft
+from treeagent.learners.sft import train_distil, train_sft
 from treeagent.store import StoreError
 from treeagent.types import UserError
 

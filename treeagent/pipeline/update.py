@@ -23,11 +23,10 @@ from treeagent.learners.config import (
     SFTConfig,
     ValueConfig,
 )
-from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
-from treeagent.learners.sft import train_sft
+from treeagent.learners.sft import train_distil, train_sft
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.pipeline import build
 from treeagent.pipeline.alarms import first_cause, value_alarms
