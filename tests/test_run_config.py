@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.settings import settings_markdown
-from treeagent.config import (
-    CollectConfig,
-    EnvironmentConfig,
-    EvaluateConfig,
-    RunConfig,
-    dump_config,
-    load_config,
-)
+from treeagent.config import CollectConfig, EnvironmentConfig, EvaluateConfig, RunConfig, dump_config, load_config
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.types import UserError
@@ -35,13 +28,7 @@ def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("override", "value"),
-    [
-        ("=3", 3),
-        ("=word", "word"),
-        ('="3"', "3"),
-        ('=["a", "b"]', ("a", "b")),
-    ],
+    ("override", "value"), [("=3", 3), ("=word", "word"), ('="3"', "3"), ('=["a", "b"]', ("a", "b"))]
 )
 def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object) -> None:
     found = load_config(None, [f"environment.options.x{override}"]).environment.options["x"]
@@ -175,10 +162,7 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
     assert page.partition("<!-- tables -->\n")[2].strip() == settings_markdown().strip()
 
 
-@pytest.mark.parametrize(
-    ("tasks", "workers", "size"),
-    [(40, 2, 20), (250, 2, 63), (3, 8, 1), (101, 1, 51), (0, 2, 1)],
-)
+@pytest.mark.parametrize(("tasks", "workers", "size"), [(40, 2, 20), (250, 2, 63), (3, 8, 1), (101, 1, 51), (0, 2, 1)])
 def test_workers_search_equally_many_batches(tasks: int, workers: int, size: int) -> None:
     config = load_config(None, [f"workers={workers}"])
     assert config.batch(tasks) == size

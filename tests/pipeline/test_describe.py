@@ -6,12 +6,7 @@ import pytest
 from report_sample import ROWS, sample_tree
 
 from treeagent.pipeline.outcomes import Outcome, limits_in_words, limits_met
-from treeagent.pipeline.report.describe import (
-    Row,
-    headline,
-    limits,
-    notes,
-)
+from treeagent.pipeline.report.describe import Row, headline, limits, notes
 from treeagent.pipeline.report.page import Content, render
 from treeagent.pipeline.report.show import print_results, show_tree
 from treeagent.pipeline.terminal import Terminal

@@ -202,10 +202,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
 
 @pytest.fixture
 def trained(
-    request: pytest.FixtureRequest,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """A folder with a tiny model in ``model`` and an export of trees in ``data``. Stored log-probabilities are those of
     the model at the sampling temperature; a parameter lowers those of the first actions."""
@@ -238,11 +235,7 @@ def first_loss(trained: Path, block: int) -> float:
     code = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[block]
     small = "use_cpu=True, bf16=False, gradient_checkpointing=None, disable_tqdm=True, logging_steps=1, max_steps=1"
     code = re.sub(r"(?m)^(SFTTrainer|DPOTrainer)\((.*)\)\.train\(\)$", r"trainer = \1(\2)\ntrainer.train()", code)
-    scope: dict[str, Any] = {
-        "DIR": str(trained / "data"),
-        "MODEL": str(trained / "model"),
-        "TEMPERATURE": TEMPERATURE,
-    }
+    scope: dict[str, Any] = {"DIR": str(trained / "data"), "MODEL": str(trained / "model"), "TEMPERATURE": TEMPERATURE}
     exec(code.replace("max_length=None", f"max_length=None, {small}"), scope)
     return float(scope["trainer"].state.log_history[0]["loss"])
 

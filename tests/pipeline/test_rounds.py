@@ -10,11 +10,7 @@ from command import CONFIG, treeagent
 from treeagent.config import RunConfig, load_config
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rounds import (
-    begin,
-    choose_tasks,
-    names_to_learn_from,
-)
+from treeagent.pipeline.rounds import begin, choose_tasks, names_to_learn_from
 from treeagent.store import shard_names
 from treeagent.types import UserError
 

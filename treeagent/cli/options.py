@@ -34,12 +34,10 @@ Trust = Annotated[
 ]
 Resume = Annotated[bool, typer.Option(help="Continue the run in RUN; finished stages are kept.")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32."),
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32.")
 ]
 CheckpointName = Annotated[
-    str,
-    typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub."),
+    str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 

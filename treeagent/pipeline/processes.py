@@ -41,10 +41,7 @@ start_workers: Callable[[int, RunConfig], Any] | None = None
 
 
 def run_jobs(
-    work: Callable[[Job, Emit], Result],
-    jobs: Sequence[Job],
-    config: RunConfig,
-    on_event: Emit = lambda event: None,
+    work: Callable[[Job, Emit], Result], jobs: Sequence[Job], config: RunConfig, on_event: Emit = lambda event: None
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work``, which can be pickled, on every job and yield (job, result) pairs in the order in which they finish.
     With one worker, or a single job, jobs run in this process, as ``on_event`` always does."""

@@ -48,9 +48,7 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
     grammar, shots = make_grammar(format, tools=env.tools()), list[Shot]()
     player = env.demonstrator(0.0)
     if player is None:
-        raise UserError(
-            f"policy.shots is {count}, but there is no demonstrator: name a file, or set it to 0"
-        )
+        raise UserError(f"policy.shots is {count}, but there is no demonstrator: name a file, or set it to 0")
     for task in tasks:
         if len(shots) < count:
             rng = random.Random(derive_seed(seed, "shots", task.id))

@@ -15,14 +15,7 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.config import Method, RunConfig, Training
 from treeagent.generators.turn import make_grammar
 from treeagent.learners.common import TrainResult
-from treeagent.learners.config import (
-    DistilConfig,
-    DPOConfig,
-    GRPOConfig,
-    OptimiserConfig,
-    SFTConfig,
-    ValueConfig,
-)
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, OptimiserConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
