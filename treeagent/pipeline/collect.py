@@ -151,7 +151,7 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
             emit(Event(job.name, index=job.index, cost=measure(trees)))
 
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
-        dynamics = rewarded(real if model is None else Imagination(real, model))
+        dynamics = rewarded(real if model is None else Imagination(real.reset, model))
         # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
         settings = config.search if model is None else replace(config.search, step_seconds=None)
         value = build.leaf_value(actors.value, policy, dynamics, replace(config, search=settings))

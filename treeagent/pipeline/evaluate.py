@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from treeagent.pipeline.outcomes import (
     PlayedBatch,
     Row,
     all_failed_at_start,
-    delete_batches,
     evaluation_stage,
     limits_in_words,
     limits_met,
@@ -141,7 +140,10 @@ def play_jobs(
                 save_batch(job.outcomes(run), batch)
             advance(len(job.tasks), figures(job.name))
             add_batch(job, batch)
-    delete_batches(job.outcomes(run) for jobs in jobs_by_stage.values() for job in jobs)
+    for job in chain.from_iterable(jobs_by_stage.values()):
+        job.outcomes(run).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds batches of another evaluation, or does not exist
+        run.outcomes.rmdir()
     return [run.facts(stage) for stage in jobs_by_stage]
 
 

@@ -1,7 +1,7 @@
 """Load the parts of a run's world model: its settings, its memory, and the model itself."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -123,13 +123,13 @@ def _remote_world(config: RunConfig) -> RemoteWriter:
 
 @dataclass(frozen=True, slots=True)
 class Imagination:
-    """Starts each task by a reset of the environment, which costs no step. The world model imagines all later steps."""
+    """A dynamics in which ``start`` gives the first state of a task, and the world model imagines all later steps."""
 
-    environment: Dynamics
+    start: Callable[[Task], Awaitable[State]]
     model: Dynamics
 
     async def reset(self, task: Task) -> State:
-        return await self.environment.reset(task)
+        return await self.start(task)
 
     async def step(self, state: State, action: Action) -> Transition:
         return await self.model.step(state, action)

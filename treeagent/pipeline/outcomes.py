@@ -1,8 +1,7 @@
 """Outcomes of the episodes of an evaluation, kept on disk until their row is complete."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,6 @@ def load_batch(path: Path) -> PlayedBatch | None:
         return _BATCH.validate_json(regular(path).read_bytes())
     except (FileNotFoundError, ValueError):  # pydantic's error is a ValueError
         return None
-
-
-def delete_batches(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-        with suppress(OSError):  # the folder holds other batches, or does not exist
-            path.parent.rmdir()
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:

@@ -6,18 +6,19 @@ only the execution of the plan is scored.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.config import Mode, RunConfig
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
+from treeagent.pipeline.imagination import Imagination
 from treeagent.pipeline.outcomes import Outcome, limits_met
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.searcher import Growth, Searcher, create_trees, last_node, make_search, take_step
-from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
+from treeagent.types import Action, Dynamics, Policy, State, Task, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree, and its only path, which is the steps so far."""
@@ -159,8 +160,11 @@ async def replan(
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
-        states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
-        searcher = _searcher(actors, _Resumed(model, states), mode, unlimited)
+
+        async def reached(task: Task) -> State:
+            return replace(nodes[task.id].state, paid=predicted[task.id])
+
+        searcher = _searcher(actors, Imagination(reached, model), mode, unlimited)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(active, trees, strict=True):
@@ -181,20 +185,6 @@ async def replan(
         outcome.error = episode.error = outcome.error or broken.get(outcome.task_id, "")
         outcome.limits = limits_met(outcome, episode, None, config.search.limits)
     return outcomes, [first.get(episode.task.id, episode) for episode in episodes], episodes
-
-
-@dataclass(frozen=True, slots=True)
-class _Resumed:
-    """A dynamics in which the reset of a task returns the current state of its episode."""
-
-    model: Dynamics
-    states: Mapping[str, State]
-
-    async def reset(self, task: Task) -> State:
-        return self.states[task.id]
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return await self.model.step(state, action)
 
 
 async def _episodes(

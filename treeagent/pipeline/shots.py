@@ -15,7 +15,7 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.turn import FORMATS, Grammar, make_grammar
 from treeagent.search.node import reaches
 from treeagent.store import regular
-from treeagent.types import Action, Message, Task, UserError, derive_seed
+from treeagent.types import Action, Message, State, Task, Transition, UserError, derive_seed
 
 MOST_TRIES = 10
 """Training tasks that the demonstrator tries at most for each demonstration that is wanted."""
@@ -52,8 +52,10 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
     for task in tasks:
         if len(shots) < count:
             rng = random.Random(derive_seed(seed, "shots", task.id))
-            shot, total = asyncio.run(_episode(dynamics, player, task, grammar, rng))
-            shots += [shot] if reaches(total, 1.0) else []
+            steps = asyncio.run(_episode(dynamics, player, task, grammar, rng))
+            if reaches(sum(result.reward or 0.0 for *_, result in steps), 1.0):
+                prompts = tuple(state.messages[-1].content for state, *_ in steps)
+                shots.append(Shot(prompts, tuple(turn for _, turn, _ in steps)))
     if len(shots) < count:
         raise UserError(
             f"policy.shots is {count}, but the environment's demonstrator solves only {len(shots)} of {len(tasks)} "
@@ -63,20 +65,19 @@ def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int,
 
 
 async def _episode(
-    dynamics: EnvDynamics, player: Demonstrator, task: Task, grammar: Grammar, rng: random.Random
-) -> tuple[Shot, float]:
-    """Play an episode. Returns it with the sum of its rewards."""
-    state, tools, total = await dynamics.reset(task), dynamics.env.tools(), 0.0
-    prompts, turns = list[str](), list[tuple[str, str]]()
-    while True:
+    dynamics: EnvDynamics, player: Demonstrator | None, task: Task, grammar: Grammar, rng: random.Random
+) -> list[tuple[State, tuple[str, str], Transition]]:
+    """The steps of an episode by the demonstrator or, without one, by random legal actions: state, turn, result."""
+    state, env, steps = await dynamics.reset(task), dynamics.env, list[tuple[State, tuple[str, str], Transition]]()
+    while player is not None or env.legal_actions():
         with contained():
-            turn = player.act(rng)
-        prompts.append(state.messages[-1].content)
-        turns.append(turn)
-        transition = await dynamics.step(state, player_action(turn, grammar, tools))
-        state, total = transition.state, total + (transition.reward or 0.0)
+            turn = player.act(rng) if player is not None else ("", rng.choice(env.legal_actions() or [""]))
+        transition = await dynamics.step(state, player_action(turn, grammar, env.tools()))
+        steps.append((state, turn, transition))
+        state = transition.state
         if transition.terminated or transition.truncated:
-            return Shot(tuple(prompts), tuple(turns)), total
+            break
+    return steps
 
 
 def read_shots(path: Path) -> list[Shot]:
@@ -112,7 +113,7 @@ def _shot(path: Path, number: int, line: str) -> Shot:
 def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
     """Play one episode of each task in every format of the core, by the demonstrator or by random legal actions.
     Returns the problems, and the checks that were not possible, each as a list of sentences."""
-    answers = {name: asyncio.run(_answers(env, tasks, make_grammar(name))) for name in FORMATS}
+    answers = {name: _answers(env, tasks, make_grammar(name)) for name in FORMATS}
     if not all(answers.values()):
         return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
     wrong = list[str]()
@@ -138,19 +139,13 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
     return wrong, []
 
 
-async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:
+def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:
     """Why each call was refused, or the empty string, by the task's id and the calls of the episode up to it."""
     dynamics, answers = EnvDynamics(env, max_steps=50), dict[tuple[str, ...], str]()
-    tools = env.tools()
     for task in tasks:
-        state, rng, episode = await dynamics.reset(task), random.Random(task.seed), tuple[str, ...]((task.id,))
-        player = env.demonstrator(0.0)
-        while player is not None or env.legal_actions():
-            turn = player.act(rng) if player is not None else ("", rng.choice(env.legal_actions() or [""]))
-            episode = (*episode, turn[1])
-            transition = await dynamics.step(state, player_action(turn, grammar, tools))
-            state = transition.state
-            answers[episode] = state.messages[-1].content if transition.invalid else ""
-            if transition.terminated or transition.truncated:
-                break
+        calls = tuple[str, ...]((task.id,))
+        played = _episode(dynamics, env.demonstrator(0.0), task, grammar, random.Random(task.seed))
+        for _, turn, transition in asyncio.run(played):
+            calls = (*calls, turn[1])
+            answers[calls] = transition.state.messages[-1].content if transition.invalid else ""
     return answers
