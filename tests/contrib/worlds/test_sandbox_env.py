@@ -4,12 +4,14 @@ import json
 import os
 import pickle
 import random
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from treeagent.contrib.worlds.sandbox import PythonBox, SandboxEnv, SandboxOptions
+from treeagent.contrib.worlds.sandbox import PythonBox, Ran, SandboxEnv, SandboxOptions
 from treeagent.contrib.worlds.sandbox.box import LARGEST
 from treeagent.contrib.worlds.sandbox.env import passes
 from treeagent.envs import check_env
@@ -176,6 +178,56 @@ def test_a_verdict_cannot_be_forged(cheat: str) -> None:
     env.step(write("conftest.py", "raise SystemExit(0)"))
     env.step(write("test_solution.py", "def test_nothing(): pass"))
     assert env.step(ToolCall("submit", {}))[1:3] == (0.0, True)
+
+
+class FolderBox:
+    """A box with a real shell in a folder, for this test only: it holds nobody back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, files: Mapping[str, str]) -> None:
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                path.unlink()
+        for name, text in files.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text)
+
+    def run(self, command: str) -> Ran:
+        ran = subprocess.run(
+            command, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        return Ran(ran.stdout, ran.returncode)
+
+    def snapshot(self) -> object:
+        return {
+            str(each.relative_to(self.folder)): each.read_text() for each in self.folder.rglob("*") if each.is_file()
+        }
+
+    def restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, dict)
+        self.start(snapshot)
+
+    def close(self) -> None:
+        pass
+
+
+def test_another_box_needs_only_the_five_verbs(tmp_path: Path) -> None:
+    env = SandboxEnv(make_box=lambda: FolderBox(tmp_path))
+    task = env.tasks("train", 1)[0]
+    env.reset(options={"task": task})
+    start, player, said = env.snapshot(), env.demonstrator(0.0), list[str]()
+    while env.verdict() is None:
+        said.append(env.step(as_call(player.act(random.Random(0))[1], env.tools()))[0])
+    assert env.verify() == 1.0
+    assert said[0] == "written"
+    assert "2 passed" in said[1]
+    env.restore(start)
+    assert env.files() == env.key_of(task).files
+    assert env.step("shell[wc -l < solution.py]")[0] == "1"
+    assert env.step("submit[]")[1] == 0.0
 
 
 def test_edits_and_refusals() -> None:
