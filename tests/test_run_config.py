@@ -120,17 +120,6 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     assert config.learner(GRPOConfig, config.update.grpo).max_steps == 9
 
 
-def test_an_update_of_all_weights_of_a_large_model_has_a_lower_learning_rate() -> None:
-    update = load_config(None, ["update.distil.learning_rate=3e-3"]).update
-    trainings = (update.rft, update.dpo, update.grpo, update.distil)
-    for trained, rates in (
-        (None, [1e-4, 2e-5, 2e-5, 3e-3]),  # an adapter
-        (29_999_999, [1e-4, 2e-5, 2e-5, 3e-3]),
-        (30_000_000, [1e-5, 1e-6, 1e-6, 3e-3]),
-    ):
-        assert [training.at_rate(trained).learning_rate for training in trainings] == rates
-
-
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "base.toml").write_text("seed = 3\n[search]\ncandidates = 6\nlimits = { simulations = 8 }\n")

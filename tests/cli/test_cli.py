@@ -175,17 +175,6 @@ def test_show_prints_a_digest_only(run: Path) -> None:
     assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
 
 
-def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) -> None:
-    assert str(tmp_path) in sentence("show", tmp_path)
-    said = sentence("show", run, "shop-2")
-    assert all(name in said for name in (str(run), "shop-2", TASK.id))
-    shard = run / "trees" / "collect-00000.jsonl.zst"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    assert str(shard) in sentence("show", run, "--digest")
-    shard.unlink()
-    assert str(run) in sentence("show", run, "--digest")
-
-
 def failing(error: BaseException) -> typer.Typer:
     commands = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
 

@@ -40,16 +40,6 @@ def sample_tree() -> Tree:
     return Tree(TASK, 7, root, Budget(simulations=6, environment_steps=6, generated_tokens=120, seconds=0.5))
 
 
-def long_tree(steps: int) -> Tree:
-    """A tree of one path."""
-    root = node = Node(State(TASK, (Message("user", TASK.prompt),)))
-    for number in range(steps):
-        below = Node(State(TASK, (Message("user", f"at {number}"),)))
-        node.edges.append(Edge(Action("go", f"go {number}"), 1.0, visits=1, child=below))
-        node = below
-    return Tree(TASK, 0, root)
-
-
 def _step(parent: Node, text: str, call: str | ToolCall, said: str, prior: float, *, error: str = "") -> Edge:
     thought = "I should look first." if call == "search[red kettle]" else ""
     action = Action(text, call, thought, (5, 6), (-0.1, -0.2), error)

@@ -1,15 +1,12 @@
 """Warnings about a warm start's rows, and the first cause of an update that has nothing to learn."""
 
-import asyncio
-
 import pytest
-from toy_doors import BothDoors, Doors
+from toy_doors import Doors
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.alarms import first_cause, refusal_sentence, row_alarms
+from treeagent.pipeline.alarms import first_cause, row_alarms
 from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.search import Limits, Search, SearchConfig
 from treeagent.search.node import Tree
 
 
@@ -43,13 +40,6 @@ class Shut(Doors):
 class Knocks:
     def act(self, rng: object) -> tuple[str, str]:
         return "", "knock"
-
-
-def test_trees_with_a_success_and_a_failure_have_no_first_cause() -> None:
-    tasks, dynamics = Doors().tasks("train", 2), EnvDynamics(Doors(), max_steps=2)
-    search = Search(BothDoors(), dynamics, SearchConfig(Limits(simulations=20), candidates=2))
-    assert first_cause({}, asyncio.run(search.run(tasks, [0, 1]))) == ""
-    assert refusal_sentence(played(0.0)) == ""
 
 
 def test_the_first_cause_names_failed_demonstrations_trees_and_the_commonest_refusal() -> None:

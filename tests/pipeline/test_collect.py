@@ -13,7 +13,7 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.pipeline.collect import SearchJob, batches, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
@@ -148,16 +148,3 @@ def assert_alike(mine: Any, other: Any) -> None:
             assert_alike(each, its)
     else:
         assert mine == (pytest.approx(other, rel=1e-4, abs=1e-6) if isinstance(mine, float) else other)
-
-
-def test_a_resumed_run_keeps_its_batches_with_another_number_of_workers(tmp_path: Path) -> None:
-    config = load_config(None, ["workers=2"])
-
-    def sizes(workers: int) -> list[int]:
-        with Run.create(tmp_path, replace(config, workers=workers), resume=True) as run:
-            found = [len(batch) for batch in batches(run.config, run, range(6))]
-            run.log("collect", {"step": 0})
-        return found
-
-    assert sizes(2) == [3, 3]
-    assert sizes(1) == [3, 3] == sizes(4)

@@ -192,15 +192,6 @@ def test_that_leak_would_be_seen(mode: Mode) -> None:
     assert actions != others
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_task_is_played_the_same_alone(mode: Mode) -> None:
-    tasks = SHOP.tasks("test", 5)
-    together, actions, _ = played(tasks, mode, Taste())
-    [alone], own, _ = played(tasks[3:4], mode, Taste())
-    assert own[tasks[3].id] == actions[tasks[3].id]
-    assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
-
-
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_the_plan_is_what_is_executed(mode: Mode) -> None:
     tasks = SHOP.tasks("test", 5)

@@ -7,7 +7,6 @@ import pytest
 
 from treeagent.config import RunConfig, load_config
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.store import write_shard
 
 CONFIG = RunConfig()
 
@@ -80,24 +79,6 @@ def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path
             other,
             None,
         )
-
-
-def test_an_update_of_some_trees_is_not_taken_for_one_of_others(tmp_path: Path) -> None:
-    source, other = (Run.create(tmp_path / name, CONFIG, resume=False) for name in ("lender", "other"))
-    for number, run in enumerate((source, other)):
-        write_shard(run.trees, "collect", 0, [{"number": number}])
-    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
-        run.record_trees("rft", source)
-        run.record_trees("rft", source)
-        run.record_trees("dpo", other)
-        (run.checkpoints / ".rft").mkdir()
-        for trees in (other, run):
-            with pytest.raises(RunError, match=r"the rft from trees of .*/run was begun with 1 file and .*/lender"):
-                run.record_trees("rft", trees)
-        write_shard(other.trees, "evaluate-base-mcts", 0, [{"number": 3}])  # nothing to learn from
-        run.record_trees("dpo", other)
-    source.close()
-    other.close()
 
 
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:

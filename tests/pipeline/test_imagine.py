@@ -25,7 +25,6 @@ from treeagent.store import digest, read_as, shards
 from treeagent.types import Dynamics
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.figures import tree_figures
-from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.transitions import transitions
 from treeagent.world_model.fidelity import audit
@@ -116,17 +115,6 @@ def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
     found = {taken: edge.value for taken, edge in edges(tree).items()}
     assert found == {"l": 0.0, "ll": 0.0, "r": 1.0, "rl": pytest.approx(0.1), "rr": 1.0}  # "lr" promised more than 0
     assert origins(tree) == {"l": "real", "ll": "real", "r": "real", "rl": "imagined", "rr": "real"}
-
-
-def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
-    env = Doors()
-    tree = imagine(Teller(sight=lambda taken: "a dragon" if taken == "r" else seen(taken)), env)
-    found = edges(tree)["r"]
-    assert env.steps == 2  # the plan is played to its end
-    assert found.child is not None and found.child.state.messages[-1].content == seen("r")
-    assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
-    assert found.value == path_return([found]) == 1.0  # the return of the rest of the plan
-    assert not list(imitation_rows(tree, ImitationConfig()))  # the second step was not sampled after this observation
 
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import treeagent
-from report_sample import HOSTILE, ROWS, TASK, long_tree, sample_tree
+from report_sample import HOSTILE, ROWS, TASK, sample_tree
 
 from treeagent.config import RunConfig, dump_config
 from treeagent.pipeline.report.page import Content, render
@@ -68,14 +68,6 @@ def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page
     assert "<b>red</b>" not in page and "&lt;0.1&gt;" in page
     assert str(TASK.data["answer"]) not in page
-
-
-def test_a_long_path_of_the_tree_is_cut_off() -> None:
-    text = render(Content(tree=long_tree(1200))).decode()
-    parser = Balance()
-    parser.feed(text)
-    assert parser.open == []
-    assert "go 99<" in text and "go 100<" not in text and "… more steps" in text
 
 
 def test_the_report_of_a_run_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
