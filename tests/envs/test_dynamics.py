@@ -108,17 +108,6 @@ def test_in_this_process_too_a_fault_costs_its_own_tree_only(fault: str, at: str
     assert trees[0].budget.simulations == trees[2].budget.simulations > 10
 
 
-def test_a_verdict_that_only_the_end_gives_is_refused() -> None:
-    """The steps before would be paid in addition to it."""
-
-    class Late(Stairs):
-        def verify(self) -> float | None:
-            return 1.0 if self.level == 3 else None
-
-    [tree] = grow(Late(), [stairs_task(0)], WordsPolicy("up", "up again"))
-    assert tree.error.startswith("EnvBroken: verify returned 1.0")
-
-
 def grow(env: Env, tasks: Sequence[Task], policy: Policy, reveal_reward: bool = True) -> list[Tree]:
     config = SearchConfig(limits=Limits(simulations=24), candidates=2, options={"widening": 0})
     search = Search(policy, EnvDynamics(env, max_steps=4, reveal_reward=reveal_reward), config)

@@ -63,15 +63,8 @@ def test_the_shop_is_the_same_in_a_process_of_its_own() -> None:
     assert there.tasks("test", 3, 1) == list(here.tasks("test", 3, 1))
     assert list(there.tools()) == list(here.tools())
     assert there.legal_actions() is None
-    calls: list[str | ToolCall] = [
-        "search[lamp]",
-        "click[no such thing]",
-        "click[next >]",
-        ToolCall("search", {"query": "boot"}),
-        ToolCall("fly", {}),
-        "click[back to search]",
-    ]
-    for task in here.tasks("train", 3):
+    calls = ["search[lamp]", "click[no such thing]", ToolCall("search", {"query": "boot"}), "click[back to search]"]
+    for task in here.tasks("train", 2):
         options = {"task": task}
         assert there.reset(seed=1, options=options) == here.reset(seed=1, options=options)
         places = [(here.snapshot(), there.snapshot())]
@@ -115,7 +108,6 @@ def test_a_demonstrator_acts_inside_and_draws_outside() -> None:
         ("hog", EnvTimeout, r"step\('up'\) took longer than call_seconds=2: the process was killed by signal 9"),
         ("exit", EnvCrashed, r"step\('up'\): the process ended with exit code 3; it last wrote: out of \| stairs$"),
         ("crash", EnvCrashed, r"killed by signal 11 \(Segmentation fault\); it last wrote: .*faulty_envs.py"),
-        ("no number", EnvBroken, r"step returned \('stair 2', 'much', False, False, {}\)"),
         ("unpicklable", EnvBroken, "cannot be pickled"),
         ("raise", KeyError, "stair 2"),
     ],
@@ -141,13 +133,6 @@ def test_a_fault_is_named_and_the_next_reset_starts_afresh(
     assert start(stairs, stairs_task(2))["process"] != first
     assert stairs.step("up")[0] == "stair 1"
     assert stairs.starts == 2
-
-
-def play_up(env: Env, task: Task) -> float | None:
-    start(env, task)
-    for _ in range(3):
-        env.step("up")
-    return env.verify()
 
 
 def test_what_cannot_be_used_is_refused_at_the_door() -> None:

@@ -80,7 +80,6 @@ def test_a_world_model_is_fitted_and_audited(finished_run: Path, run: Path) -> N
     assert set(found) >= KEYS and "imagined experience" in audited.stdout
     assert 0 <= found["lambda_cap"] <= 1
     assert found["unreadable"] < 0.5  # so many steps at least teach the form of answers
-    assert found["openings"]["observation_exact"] > 0.5
 
 
 def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:

@@ -51,10 +51,8 @@ def test_a_run_that_was_found_by_its_checkpoint_names_no_code_and_no_machine(
     "command",
     [
         ["collect", "CHECKPOINT", "--out", "OUT"],
-        ["train", "CHECKPOINT", "--out", "OUT"],
         ["eval", "CHECKPOINT", "--out", "RUN"],
         ["quickstart", "--out", "RUN", "--resume"],
-        ["train", "--out", "RUN", "--resume"],
         ["world", "fit", "RUN"],
         ["world", "eval", "RUN"],
         ["eval", "elsewhere/model", "--out", "OUT", "evaluate.world=RUN"],
@@ -99,10 +97,3 @@ def test_a_damaged_stages_file_is_one_sentence(tmp_path: Path, content: str) -> 
     Run.create(tmp_path / "run", RunConfig(), resume=False).close()
     (tmp_path / "run" / "stages.json").write_text(content)
     assert "stages.json" in refused("show", tmp_path / "run")
-
-
-@pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a" + ".a" * 5000 + " = 1", "seed = 1\nseed = 2", "\x00"])
-def test_a_damaged_config_is_one_sentence(tmp_path: Path, content: str) -> None:
-    Run.create(tmp_path / "run", RunConfig(), resume=False).close()
-    (tmp_path / "run" / "config.toml").write_text(content)
-    assert "config.toml" in refused("show", tmp_path / "run")

@@ -128,9 +128,7 @@ def test_an_ended_collection_leaves_no_process_and_resumes_to_the_same_trees(
     [
         ("", "SIGTERM", 143),
         ("", "SIGINT", 130),
-        ("", "SIGTERM, SIGTERM, SIGHUP", 129),  # as service managers send them; the lower number comes first
         ("SIGHUP", "SIGHUP", 0),  # as under nohup
-        ("SIGINT", "SIGTERM", 143),  # as for a background job of a script
     ],
 )
 def test_a_signal_while_the_command_line_is_imported_is_silent(before: str, sent: str, code: int) -> None:

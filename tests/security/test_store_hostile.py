@@ -4,7 +4,6 @@ folder."""
 import os
 import re
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run")
 
 
-def socket_at(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(path))
-
-
 def link_to_pipe(path: Path) -> None:
     os.mkfifo("pipe")
     path.symlink_to(Path("pipe").absolute())
@@ -65,7 +59,6 @@ CPU = torch.device("cpu")
 KINDS: dict[str, Callable[[Path], None]] = {
     "named pipe": os.mkfifo,
     "link to a named pipe": link_to_pipe,
-    "socket": socket_at,
     "folder": Path.mkdir,
     "endless device": lambda path: path.symlink_to("/dev/zero"),
 }
@@ -81,7 +74,6 @@ READERS: list[tuple[str, Callable[[Path], Any]]] = [
     ("results.json", lambda run: Run.open(run).result_rows()),
     ("metrics.jsonl", lambda run: Run.open(run).metrics()),
     ("config.toml", Run.open),
-    ("config.toml", made_again),
     (".lock", made_again),
     ("outcomes.json", lambda run: load_batch(run / "outcomes.json")),
     ("checkpoints/config.json", lambda run: load_checkpoint(run / "checkpoints")),

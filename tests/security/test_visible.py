@@ -63,7 +63,3 @@ def test_what_is_obeyed_or_hidden_is_spelt(text: str, shown: str) -> None:
 )
 def test_ordinary_text_stays(text: str) -> None:
     assert visible(text) == visible(text, lines=True) == text
-
-
-def test_lines_are_kept_where_asked_for() -> None:
-    assert visible("one\r\ntwo\tthree\n\x1b\rfour", lines=True) == "one\ntwo\tthree\n\\x1b\\rfour"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
-from treeagent.types import Action, Message, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, State, Task, Transition
 from treeagent.world_model.fidelity import (
     Episode,
     Fidelity,
@@ -103,8 +103,6 @@ class Oracle:
         self.batches = 0
 
     async def reset(self, task: Task) -> State:
-        if task.id == "silent":
-            raise Unanswered("no word")
         return State(task, (Message("user", f"{task.prompt}\nfind it"),))
 
     async def step(self, state: State, action: Action) -> Transition:
@@ -175,15 +173,6 @@ def test_what_was_memorised_does_not_raise_the_cap() -> None:
     assert found.lambda_cap == 0.0
     whole = audited(model, half, learnt=half)
     assert (whole.unseen, whole.episodes_unseen, whole.lambda_cap) == (None, 0, audited(model, half).lambda_cap)
-
-
-def test_openings_have_figures_of_their_own() -> None:
-    steps = shop_steps(20)
-    alone = audited(Oracle(steps), steps)
-    opened = [Experience(name, (Message("user", "a lamp"),), "reset", "find it") for name in ("one", "silent")]
-    found = audited(Oracle(steps), [*opened, *steps])
-    assert found.openings is not None and replace(found, openings=None) == alone
-    assert (found.openings.steps, found.openings.observation_exact, found.openings.unreadable) == (2, 0.5, 0.5)
 
 
 def test_the_interval_of_errors_covers_the_truth_where_the_episodes_of_a_task_go_wrong_together() -> None:

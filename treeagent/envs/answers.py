@@ -36,21 +36,19 @@ def is_unicode(text: str) -> bool:
 
 
 def checked_tasks(answer: object, split: Split) -> Sequence[Task]:
-    """Return the result of ``tasks``; raise ``UserError`` if it is no sequence."""
     if not isinstance(answer, Sequence):
         raise UserError(f"tasks({split!r}) returns a {type(answer).__name__}: let it return a list")
     return answer
 
 
 def checked_tools(answer: object) -> Sequence[ToolSpec]:
-    """Return the result of ``tools``; raise ``UserError`` if it is no sequence of ``ToolSpec``."""
     if not isinstance(answer, Sequence) or not all(isinstance(each, ToolSpec) for each in answer):
         raise UserError(f"tools() returns {answer!r:.80}: let it return a list of treeagent.envs.ToolSpec")
     return answer
 
 
 def checked_task(task: Task) -> Task:
-    """Return the task; raise ``EnvBroken`` if it cannot be stored in a tree."""
+    """Return the task if it can be stored in a tree."""
     try:
         orjson.dumps(task)
     except Exception as error:  # a user's object may raise anything
@@ -64,37 +62,33 @@ def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
     match answer:
         case (str() as observation, dict() as info) if is_unicode(observation):
             return observation, info
-    raise EnvBroken(f"reset returned {answer!r:.200}: it must return (observation as valid Unicode text, info dict)")
+    raise _broken("reset", answer, "(observation as valid Unicode text, info dict)")
 
 
 def checked_step(answer: object) -> StepResult:
     """Return the result of ``step``, its reward as a float."""
     match answer:
-        case (
-            str() as observation,
-            Real() as reward,
-            bool() as terminated,
-            bool() as truncated,
-            dict() as info,
-        ) if is_unicode(observation) and math.isfinite(reward):
-            return observation, float(reward), terminated, truncated, info
-    raise EnvBroken(
-        f"step returned {answer!r:.200}: it must return "
-        "(observation as valid Unicode text, finite reward number, terminated bool, truncated bool, info dict)"
-    )
+        case (str() as said, Real() as reward, bool() as terminated, bool() as truncated, dict() as info) if is_unicode(
+            said
+        ) and math.isfinite(reward):
+            return said, float(reward), terminated, truncated, info
+    form = "(observation as valid Unicode text, finite reward number, terminated bool, truncated bool, info dict)"
+    raise _broken("step", answer, form)
 
 
 def checked_verdict(answer: object) -> float | None:
-    if answer is None or (isinstance(answer, Real) and math.isfinite(answer)):
-        return None if answer is None else float(answer)
-    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a finite number or None")
+    if answer is None:
+        return None
+    if isinstance(answer, Real) and math.isfinite(answer):
+        return float(answer)
+    raise _broken("verify", answer, "a finite number or None")
 
 
 def checked_key(answer: object) -> str | None:
     key = None if answer is None else str(answer)
     if key is None or is_unicode(key):
         return key
-    raise EnvBroken(f"state_key returned {answer!r:.200}: it must return valid Unicode text or None")
+    raise _broken("state_key", answer, "valid Unicode text or None")
 
 
 def checked_legal(answer: object) -> tuple[str, ...] | None:
@@ -102,11 +96,15 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
         return None
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
         return tuple(answer)
-    raise EnvBroken(f"legal_actions returned {answer!r:.200}: it must return a list of valid Unicode texts or None")
+    raise _broken("legal_actions", answer, "a list of valid Unicode texts or None")
 
 
 def checked_turn(answer: object) -> tuple[str, str]:
     match answer:
         case (str() as thought, str() as call) if is_unicode(thought + call):
             return thought, call
-    raise EnvBroken(f"act returned {answer!r:.200}: it must return (thought, call), both valid Unicode text")
+    raise _broken("act", answer, "(thought, call), both valid Unicode text")
+
+
+def _broken(method: str, answer: object, form: str) -> EnvBroken:
+    return EnvBroken(f"{method} returned {answer!r:.200}: it must return {form}")

@@ -128,8 +128,7 @@ class Env(Protocol):
 
 class EnvWrapper(Env):
     """An environment around another one, as Gymnasium's Wrapper: everything is forwarded to ``env``, and a subclass
-    changes what it needs to. ``environment.wrappers`` switches it on; with ``options_type``, it takes one value of that
-    type after the environment, otherwise its options as keyword arguments."""
+    changes what it needs to. It takes the environment, then its options as a class of environments does."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -143,8 +142,8 @@ class EnvWrapper(Env):
         return getattr(self.env, name)
 
     def refusal(self, action: str | ToolCall) -> str | None:
-        """The observation with which this wrapper answers an action instead of the environment, whatever the state;
-        None if the action may be taken. A world model asks this, so that imagined steps are refused like real ones."""
+        """The observation with which this wrapper refuses an action in any state; None if it may be taken. A world
+        model asks this, so that imagined steps are refused like real ones."""
         return self.env.refusal(action) if isinstance(self.env, EnvWrapper) else None
 
     def reset(
@@ -194,19 +193,19 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
 
 
 def opening(task: Task, observation: str) -> str:
-    """The first message that the agent reads: the first observation, after the task's prompt unless it contains it."""
+    """The first message to the agent: the first observation, after the task's prompt unless it contains it."""
     return observation if task.prompt in observation else f"{task.prompt}\n{observation}"
 
 
 def probability(noise: float) -> float:
-    """Check that ``noise``, a demonstrator's rate of errors, is a probability, and return it."""
+    """Check a demonstrator's rate of errors, and return it."""
     if not 0.0 <= noise <= 1.0:
         raise UserError(f"noise is {noise}: give a probability between 0 and 1")
     return noise
 
 
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
-    """Return ``task.data``, validated as ``form``: a ``kind`` of data of the environment ``env``."""
+    """Return ``task.data`` as ``form``, which the tasks of the environment ``env`` hold."""
     try:
         return form.validate_python(dict(task.data))
     except ValidationError as error:

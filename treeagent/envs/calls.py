@@ -45,8 +45,8 @@ def text_tool(name: str, description: str, *arguments: str, read_only: bool = Fa
 
 
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
-    """Return the action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``,
-    any other text the argument of the only tool, if that takes one text. What cannot be parsed stays a text."""
+    """The action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``, any
+    other text the argument of the only tool, if that takes one text. What cannot be parsed stays a text."""
     if isinstance(action, ToolCall):
         return action
     if (parts := _parts(action, tools)) is not None and any(tool.name == parts[0] for tool in tools):
@@ -121,14 +121,9 @@ def read_value(text: str, schema: object, root: Mapping[str, object]) -> object:
     types = json_types(schema, root)
     with suppress(ValueError):
         value = orjson.loads(text)  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
-        if "string" not in types or any(has_type(value, kind) for kind in types - {"string"}):
+        if "string" not in types or _has_type(value, types - {"string"}):
             return value
     return text
-
-
-def has_type(value: object, kind: str) -> bool:
-    """Whether a value has a JSON type. A boolean is no number in JSON, although Python says so."""
-    return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
 def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
@@ -140,9 +135,12 @@ def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> fr
         found &= frozenset([named] if isinstance(named, str) else map(str, named))
     if "const" in schema or isinstance(schema.get("enum"), list | tuple):
         values: Iterable[Any] = [schema["const"]] if "const" in schema else schema["enum"]
-        found &= frozenset(kind for kind in _ALL if any(has_type(value, kind) for value in values))
-    if isinstance(reference := schema.get("$ref"), str):
-        found &= json_types(_referred(reference, root), root, depth + 1)
+        found &= frozenset(kind for kind in _ALL if any(_has_type(value, (kind,)) for value in values))
+    if isinstance(reference := schema.get("$ref"), str):  # a pointer such as "#/$defs/Point"
+        referred: Any = root
+        for part in reference.removeprefix("#").strip("/").split("/"):
+            referred = referred.get(part) if isinstance(referred, Mapping) else None
+        found &= json_types(referred, root, depth + 1)
     for key in ("anyOf", "oneOf"):
         if isinstance(branches := schema.get(key), list | tuple) and branches:
             found &= frozenset[str]().union(*(json_types(branch, root, depth + 1) for branch in branches))
@@ -151,17 +149,15 @@ def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> fr
     return found or _ALL
 
 
-def _referred(reference: str, root: Mapping[str, object]) -> object:
-    """The schema at a pointer such as ``#/$defs/Point``; one that allows everything if there is none."""
-    found: Any = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part, True) if isinstance(found, Mapping) else True
-    return found
-
-
 def fits(value: object, schema: object, root: Mapping[str, object] | None = None) -> bool:
     """Whether an argument has a JSON type that its schema allows. ``root`` is as for ``read_value``."""
-    return any(has_type(value, kind) for kind in json_types(schema, root or {}))
+    return _has_type(value, json_types(schema, root or {}))
+
+
+def _has_type(value: object, kinds: Iterable[str]) -> bool:
+    """Whether a value has one of the JSON types. A boolean is no number in JSON, although Python says so."""
+    numbers = {"integer", "number"} if isinstance(value, bool) else set[str]()
+    return any(isinstance(value, TYPES[kind]) for kind in kinds if kind not in numbers)
 
 
 def arguments_of(tool: ToolSpec) -> tuple[Mapping[str, object], Sequence[str]]:

@@ -4,7 +4,6 @@ import pickle
 import random
 import re
 import traceback
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,17 +28,13 @@ Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool, bool]
 """Observation, reward, terminated, truncated, refused."""
 
-BAD_CALLS = (ToolCall("no_such_tool", {"no_such_argument": 1}), "no such call [[")
+_BAD_CALLS = (ToolCall("no_such_tool", {"no_such_argument": 1}), "no such call [[")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What OpenAI, vLLM and chat templates take as the name of a tool."""
 _ANSWERS = ("answer", "answers", "solution", "gold")
 """Keys of ``Task.data`` that hold the answer."""
 _REPEATS = 3
-"""How often a trivial answer is repeated."""
-_OTHER_SEEDS = range(2, 10)
-"""Seeds from which a stochastic environment must lead elsewhere than from seed 1, at least once."""
 _LONGEST_EPISODE = 50
-"""Most steps of a demonstrated or random episode."""
 _NOISES = (0.0, 0.5, 1.0, None, None, None)
 """The demonstrators' rates of errors, one episode each; None plays a random episode."""
 _SUCCESS = 1.0 - 1e-9
@@ -50,10 +45,6 @@ _DIFFERENCES = {
     "transfer": "pickled snapshots fail on another instance: set snapshot_kind = 'replay'",
     "undeclared": "branches lead elsewhere with another reseed: set stochastic = True",
 }
-_FATED = (
-    "restore with another reseed never leads elsewhere: replace the copied random state, or leave stochastic out if "
-    "nothing is left to chance"
-)
 
 
 @dataclass(slots=True)
@@ -65,7 +56,7 @@ class CheckReport:
     skipped: list[str] = field(default_factory=list[str])
     """Checks that were not possible, and what they need."""
     branches: int = 0
-    """Number of branches that were compared with a replay of the same actions from a reset."""
+    """Branches that were compared with a replay of the same actions from a reset."""
     equal_branches: int = 0
     solved: int = 0
     failed: int = 0
@@ -99,14 +90,14 @@ def check_env(
         depth: most actions before a fork, and most actions after it.
     """
     check = _Check(env, task, other, actions, branches, depth)
-    for part in ("declarations", "resets", "bad_calls", "empty_episodes", "forks", "instances", "episodes"):
+    for part in (check.declare, check.open, check.misuse, check.cheat, check.fork, check.share, check.play_episodes):
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
-                getattr(check, part)()
+                part()
         except Exception as error:  # any exception of a user's environment is a finding
             check.broke_off(error)
-        if part == "declarations" and check.report.violations:
+        if part == check.declare and check.report.violations:
             break  # the other parts would report the consequences
     repeated = check.causes.total() - len(check.causes)
     check.expect(not repeated, f"{repeated} more checks broke off with the same error")
@@ -125,35 +116,13 @@ def cause_of(error: BaseException) -> str:
     return f"{error!r:.300}{where}{fix}"
 
 
-def tool_faults(tools: Sequence[ToolSpec]) -> Iterator[str]:
-    """Yield a sentence for each tool whose name or schema models and servers would refuse."""
-    for tool in tools:
-        if _NAME.fullmatch(tool.name) is None:
-            yield f"the name of the tool {tool.name!r} holds blanks or signs: use letters, digits, _ and -, at most 64"
-        if not isinstance(tool.parameters, Mapping) or tool.parameters.get("type") != "object":
-            yield f"tool {tool.name!r}: parameters is no JSON schema of an object: give type, properties and required"
-        elif unknown := sorted(set(_types_in(tool.parameters)) - TYPES.keys()):
-            yield f"tool {tool.name!r}: its schema names {unknown[0]!r}, which is no type of JSON: {', '.join(TYPES)}"
-
-
-def _types_in(schema: object) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        named = schema.get("type", ())
-        yield from [named] if isinstance(named, str) else map(str, named if isinstance(named, list | tuple) else ())
-        parts = [part for key, part in schema.items() if key not in ("enum", "const", "default", "examples")]
-    else:
-        parts = list(schema) if isinstance(schema, list | tuple) else []
-    for part in parts:
-        yield from _types_in(part)
-
-
 def check_tasks(env: Env, count: int = 20) -> list[str]:
-    """Check the first ``count`` tasks of each split, or all if there are fewer. Returns a sentence per error."""
+    """Check the first ``count`` tasks of each split, or fewer if there are not as many."""
     violations: list[str] = []
     seen: dict[str, Split] = {}
     for split in SPLITS:
         tasks = first_tasks(env, split, count)
-        if tasks != first_tasks(env, split, count):
+        if tasks != first_tasks(env, split, len(tasks)):
             violations.append(f"tasks({split!r}) gives other tasks when asked again")
         if list(tasks[1:]) != list(first_tasks(env, split, len(tasks) - 1, start=1)):
             violations.append(f"tasks({split!r}) depends on where it starts")
@@ -167,24 +136,20 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
 
 
 def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-    """Return tasks as ``Env.tasks`` does, or all from ``start`` on if there are fewer than ``count``."""
-
-    def are_missing(number: int) -> bool:
+    """Return ``count`` tasks as ``Env.tasks`` does; a half, a quarter and so on where the split has fewer."""
+    while count > 0:
         try:
-            env.tasks(split, number, start)
+            found = env.tasks(split, count, start)
         except ValueError:
-            return True
+            count //= 2
+            continue
         except Exception as error:  # a user's environment may raise anything
-            call = f"tasks({split!r}, {number}, {start})"
+            call = f"tasks({split!r}, {count}, {start})"
             raise UserError(f"{call} raised {cause_of(error)}: raise a ValueError if a split has fewer") from error
-        return False
-
-    if count > 0 and are_missing(count):
-        count = bisect_left(range(1, count + 1), True, key=are_missing)
-    tasks = checked_tasks(env.tasks(split, count, start), split) if count > 0 else ()
-    if tasks and len(tasks) != count:
-        raise UserError(f"tasks({split!r}, {count}) gives {len(tasks)} tasks: give as many as are asked for")
-    return tasks
+        if len(tasks := checked_tasks(found, split)) not in (0, count):
+            raise UserError(f"tasks({split!r}, {count}) gives {len(tasks)} tasks: give as many as are asked for")
+        return tasks
+    return ()
 
 
 @dataclass(slots=True)
@@ -211,12 +176,20 @@ class _Check:
         self.expect(cause in self.causes, f"{what} raised {cause}")
         self.causes[cause] += 1
 
-    def declarations(self) -> None:
+    def declare(self) -> None:
         kinds, kind = get_args(SnapshotKind), self.env.snapshot_kind
         self.expect(kind in kinds, f"snapshot_kind is {kind!r}, but should be one of {', '.join(map(repr, kinds))}")
-        self.report.violations += tool_faults(checked_tools(self.env.tools()))
+        for tool in checked_tools(self.env.tools()):
+            named = f"the name of the tool {tool.name!r} holds blanks or signs"
+            self.expect(_NAME.fullmatch(tool.name), f"{named}: use letters, digits, _ and -, at most 64")
+            is_object = isinstance(tool.parameters, Mapping) and tool.parameters.get("type") == "object"
+            form = "is no JSON schema of an object: give type, properties and required"
+            self.expect(is_object, f"tool {tool.name!r}: parameters {form}")
+            unknown = sorted(set(_types_in(tool.parameters)) - TYPES.keys()) if is_object else []
+            wrong = f"its schema names {unknown[:1]}, which is no type of JSON: {', '.join(TYPES)}"
+            self.expect(not unknown, f"tool {tool.name!r}: {wrong}")
 
-    def resets(self) -> None:
+    def open(self) -> None:
         first = self.reset()
         self.take_actions(self.depth)
         same = first == self.reset() or self.env.snapshot_kind == "none"
@@ -225,10 +198,10 @@ class _Check:
             is_shown = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}")
             self.expect(not is_shown, f"the answer {answer!r} stands in the prompt or the first observation")
 
-    def bad_calls(self) -> None:
+    def misuse(self) -> None:
         # In an environment that accepts every text as an answer, no text is a bad call.
         texts_count = bool(self.env.tools()) or self.env.legal_actions() is not None
-        for call in BAD_CALLS if texts_count else BAD_CALLS[:1]:
+        for call in _BAD_CALLS if texts_count else _BAD_CALLS[:1]:
             self.reset()
             try:
                 *_, info = checked_step(self.env.step(call))
@@ -236,31 +209,29 @@ class _Check:
             except Exception as error:  # any exception of a user's environment is a finding
                 self.broke_off(error, f"the bad call {call!r}, which wants an observation instead,")
 
-    def empty_episodes(self) -> None:
+    def cheat(self) -> None:
         """Check that no trivial episode succeeds: without any action, with one call that ends it, or with an empty
         answer or the question itself as the answer, again and again."""
         first, tools = self.reset(), self.env.tools()
         self.expect(self.earned(()) < _SUCCESS, "the verifier calls an episode without any action a success")
+        texts, calls = ("", self.task.prompt, first), list[Call]()
         for tool in tools:
-            for text in ("", self.task.prompt, first) if tool.parameters.get("required") else ("",):
-                self.repeat_call(_trivial_call(tool, text))
+            calls += [_trivial_call(tool, text) for text in (texts if tool.parameters.get("required") else ("",))]
         if not tools and self.env.legal_actions() is None:
-            for text in ("", self.task.prompt, first):
-                self.repeat_call(text)
+            calls += texts
+        for call in calls:
+            self.reset()
+            results: list[_Outcome] = []
+            # A call without arguments is made once, and may solve the task, but not end it.
+            times = 1 if isinstance(call, ToolCall) and not call.arguments else _REPEATS
+            while len(results) < times and not _over(results):
+                results += self.play((call,))
+                if self.earned(results) >= _SUCCESS and (results[-1][2] or times > 1):
+                    what = f"an episode of nothing but {call!r} a success, given {len(results)} times"
+                    self.expect(False, f"the verifier or the rewards call {what}")
+                    break
 
-    def repeat_call(self, call: Call) -> None:
-        """Make a call some times. A call without arguments is made once, and may solve the task, but not end it."""
-        self.reset()
-        results: list[_Outcome] = []
-        times = 1 if isinstance(call, ToolCall) and not call.arguments else _REPEATS
-        while len(results) < times and not _over(results):
-            results += self.play((call,))
-            if self.earned(results) >= _SUCCESS and (results[-1][2] or times > 1):
-                what = f"an episode of nothing but {call!r} a success, given {len(results)} times"
-                self.expect(False, f"the verifier or the rewards call {what}")
-                return
-
-    def forks(self) -> None:
+    def fork(self) -> None:
         """Compare branches from a snapshot, and replays from a reset, with what happened first."""
         if self.env.snapshot_kind == "none":
             self.report.skipped.append("forks: the environment declares snapshot_kind 'none'")
@@ -271,9 +242,11 @@ class _Check:
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
-            snapshot = self.env.snapshot() if exact and not _over(results) else None
+            if _over(results):
+                continue
+            snapshot = self.env.snapshot() if exact else None
             taken = pickle.dumps(snapshot)
-            tail, expected = self.take_actions(self.depth) if not _over(results) else ([], [])
+            tail, expected = self.take_actions(self.depth)
             if not tail:
                 continue
             compared += 1
@@ -291,12 +264,10 @@ class _Check:
             return
         for name, what in _DIFFERENCES.items():
             self.expect(not found[name], f"{found[name]} of {compared} {what}")
-        self.expect(not compared or found["fated"] < compared, _FATED)
-        self.expect(
-            not self.refused,
-            f"step refuses {len(self.refused)} actions that legal_actions lists, such as {self.refused[:1]!r:.100}: "
-            "list only what it accepts, or return None",
-        )
+        fated = "restore with another reseed never leads elsewhere: replace the copied random state"
+        self.expect(not compared or found["fated"] < compared, f"{fated}, or leave stochastic out without any chance")
+        listed = f"step refuses {len(self.refused)} actions that legal_actions lists, such as {self.refused[:1]!r:.100}"
+        self.expect(not self.refused, f"{listed}: list only what it accepts, or return None")
 
     def restored(
         self, snapshot: object, taken: bytes, tail: Sequence[Call], expected: list[_Outcome], another: Task | None
@@ -305,25 +276,24 @@ class _Check:
         changed = pickle.dumps(snapshot) != taken
         self.env.restore(snapshot)
         self.take_actions(self.depth)
-        changed |= pickle.dumps(snapshot) != taken
+        found = {"changed": changed or pickle.dumps(snapshot) != taken}
         self.reset(another)
-        branch = self.replay(snapshot, tail) != expected
-        first, undeclared, fated, transfer = self.replay(snapshot, tail, 1), False, False, False
+        found["branch"] = self.replay(snapshot, tail) != expected
+        first = self.replay(snapshot, tail, 1)
         if self.env.stochastic:
-            branch |= self.replay(snapshot, tail, 1) != first
-            fated = all(self.replay(snapshot, tail, seed) == first for seed in _OTHER_SEEDS)
+            found["branch"] |= self.replay(snapshot, tail, 1) != first
+            found["fated"] = all(self.replay(snapshot, tail, seed) == first for seed in range(2, 10))
         else:
-            undeclared = first != expected
+            found["undeclared"] = first != expected
         if self.other is not None:
             try:
                 self.other.restore(pickle.loads(taken))
-                transfer = self.play(tail, self.other) != expected
+                found["transfer"] = self.play(tail, self.other) != expected
             except Exception:  # a snapshot that cannot be restored there may raise anything
-                transfer = True
-        found = {"changed": changed, "branch": branch, "transfer": transfer, "undeclared": undeclared, "fated": fated}
+                found["transfer"] = True
         return {name for name, differs in found.items() if differs}
 
-    def instances(self) -> None:
+    def share(self) -> None:
         if self.env.snapshot_kind == "none" or self.other is None:
             self.report.skipped.append("shared state: it needs another instance and a snapshot_kind other than 'none'")
             return
@@ -337,7 +307,7 @@ class _Check:
         differ = "two instances answer the same episode differently: seed all that reset draws"
         self.expect(not same or theirs == results, differ)
 
-    def episodes(self) -> None:
+    def play_episodes(self) -> None:
         """Play demonstrations and random episodes: count how they end, and check the range of what they earn and that
         an answer is not rewarded twice."""
         report = self.report
@@ -355,23 +325,21 @@ class _Check:
             report.best = max(report.best, earned)
             report.longest = len(results) if noise == 0.0 else report.longest
             if earned > 2.0 - _SUCCESS or (checked_verdict(self.env.verify()) or 0.0) < 0:
-                told = "an episode earns {:g}: 1 is success and the most, and a verdict is not below 0"
-                self.expect(False, told.format(earned))
+                told = f"an episode earns {earned:g}: 1 is success and the most, and a verdict is not below 0"
+                self.expect(False, told)
                 return
             if ended and (again := self.play(calls[-1:])[0][1]) > 0:
                 self.expect(False, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
                 return
-        self.expect(
-            not (self.env.only_success_ends and report.failed),
-            f"only_success_ends is True, but {report.failed} episodes ended in failure: leave it out",
-        )
+        told = f"only_success_ends is True, but {report.failed} episodes ended in failure: leave it out"
+        self.expect(not (self.env.only_success_ends and report.failed), told)
 
     def reset(self, task: Task | None = None) -> str:
         task = task or self.task
         return checked_reset(self.env.reset(seed=task.seed, options={"task": task}))[0]
 
     def earned(self, results: Sequence[_Outcome]) -> float:
-        """Return what the episode so far has earned: the verdict or, without a verifier, the sum of its rewards."""
+        """What the episode so far has earned: the verdict or, without a verifier, the sum of its rewards."""
         verdict = checked_verdict(self.env.verify())
         return sum(reward for _, reward, *_ in results) if verdict is None else verdict
 
@@ -404,15 +372,26 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        env, results = env or self.env, list[_Outcome]()
+        results = list[_Outcome]()
         for call in calls:
-            observation, reward, terminated, truncated, info = checked_step(env.step(as_call(call, self.env.tools())))
-            results.append((observation, reward, terminated, truncated, bool(info.get("tool_error"))))
+            *outcome, info = checked_step((env or self.env).step(as_call(call, self.env.tools())))
+            results.append((*outcome, bool(info.get("tool_error"))))
         return results
 
 
 def _over(results: Sequence[_Outcome]) -> bool:
     return bool(results) and (results[-1][2] or results[-1][3])
+
+
+def _types_in(schema: object) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        named = schema.get("type", ())
+        yield from [named] if isinstance(named, str) else map(str, named if isinstance(named, list | tuple) else ())
+        parts = [part for key, part in schema.items() if key not in ("enum", "const", "default", "examples")]
+    else:
+        parts = list(schema) if isinstance(schema, list | tuple) else []
+    for part in parts:
+        yield from _types_in(part)
 
 
 def _answers(task: Task) -> Iterator[str]:

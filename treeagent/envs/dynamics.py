@@ -1,17 +1,126 @@
-"""A real environment as a ``Dynamics``: search can step it from any state, in any order."""
+"""A real environment as a ``Dynamics``: search can step it from any state, in any order. It returns to an earlier state
+by a snapshot, or by a reset and a checked replay of the actions."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from treeagent.envs.answers import checked_key, checked_legal, checked_task, checked_verdict, contained
-from treeagent.envs.base import Env, EnvBroken, opening
-from treeagent.envs.forks import Forkable, Mark
+from treeagent.envs.answers import (
+    checked_key,
+    checked_legal,
+    checked_reset,
+    checked_step,
+    checked_task,
+    checked_verdict,
+    contained,
+)
+from treeagent.envs.base import Env, EnvBroken, StepResult, ToolSpec, opening
+from treeagent.envs.calls import as_call
 from treeagent.envs.pool import EnvPool
-from treeagent.types import Action, Message, State, Task, Transition, derive_seed
+from treeagent.types import Action, Message, State, Task, ToolCall, Transition, derive_seed
 
 Answer = TypeVar("Answer")
+
+
+class ReplayDivergence(RuntimeError):
+    """The same reset and actions led to a different observation, so the environment cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A state in an episode of a ``Forkable``."""
+
+    task: Task
+    actions: tuple[str | ToolCall, ...] = field(default=(), compare=False)
+    hashes: tuple[str, ...] = ()
+    """Hash of the reset's observation, followed by one for each action's observation."""
+    state_seed: int = field(default=0, repr=False)
+    """Seed of a stochastic environment here, which derives from the seeds and actions that led here. Marks are compared
+    by it instead of by the actions, because Python takes the arguments 1 and True as equal."""
+    snapshot: object = field(default=None, compare=False, repr=False)
+    visits: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+    """How often ``goto`` has come here, as the only element."""
+
+
+class Forkable:
+    """Adds ``mark`` and ``goto`` to any environment.
+
+    A restored random state would let a search foresee random outcomes, so ``goto`` reseeds a stochastic environment.
+    The new seed depends on ``seed``, the task, the actions and visits that led to the mark, and how often it was
+    visited before, but not on other trees. Without exact snapshots, a replay repeats the random outcomes.
+
+    Args:
+        env: the environment; nothing else may step it.
+        seed: seed of the random outcomes of a stochastic environment.
+    """
+
+    def __init__(self, env: Env, *, seed: int = 0) -> None:
+        self.env = env
+        self.replayed_steps = 0
+        """Steps taken so far to return to earlier states."""
+        self._seed = self._state_seed = seed
+        self._current: Mark | None = None
+        self._tools: Sequence[ToolSpec] | None = None
+
+    def reset(self, task: Task) -> tuple[str, dict[str, object]]:
+        self._current = None
+        observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
+        self._state_seed = derive_seed(self._seed, task.id, task.seed)
+        self._current = self._marked(task, (), (_hash(observation),))
+        return observation, info
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        """Take an action, as ``Env.step``. A text that names a tool becomes a ``ToolCall`` (``calls.as_call``)."""
+        mark, self._current = self.mark(), None
+        if self._tools is None:
+            self._tools = self.env.tools()
+        result = checked_step(self.env.step(as_call(action, self._tools)))
+        self._state_seed = derive_seed(self._state_seed, repr(action))
+        self._current = self._marked(mark.task, (*mark.actions, action), (*mark.hashes, _hash(result[0])))
+        return result
+
+    def mark(self) -> Mark:
+        if self._current is None:
+            raise ValueError("no episode has begun: call reset(task) first")
+        return self._current
+
+    def goto(self, mark: Mark) -> None:
+        """Return to the state of ``mark``. Raises ``ReplayDivergence`` if a replayed observation is another one."""
+        if self.env.snapshot_kind == "exact":
+            reseed: int | None = None
+            self._current, self._state_seed = None, mark.state_seed
+            if self.env.stochastic:
+                reseed = self._state_seed = derive_seed(mark.state_seed, mark.visits[0]) % 2**31  # some take no larger
+                mark.visits[0] += 1
+            self.env.restore(mark.snapshot, reseed=reseed)
+            self._current = mark
+        elif mark != self._current:
+            if self.env.snapshot_kind == "none" and mark.actions:
+                raise ValueError("the environment's snapshot_kind is 'none': search it with a world model")
+            self._compare(mark, 0, self.reset(mark.task)[0])
+            for number, action in enumerate(mark.actions, start=1):
+                self.replayed_steps += 1
+                self._compare(mark, number, self.step(action)[0])
+
+    def forget_state(self) -> None:
+        self._current = None
+
+    def _marked(self, task: Task, actions: tuple[str | ToolCall, ...], hashes: tuple[str, ...]) -> Mark:
+        snapshot = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
+        return Mark(task, actions, hashes, self._state_seed, snapshot)
+
+    def _compare(self, mark: Mark, step: int, observation: str) -> None:
+        if _hash(observation) != mark.hashes[step]:
+            self._current = None
+            action = f" (action {mark.actions[step - 1]!r})" if step else " (reset)"
+            raise ReplayDivergence(
+                f"replay of task {mark.task.id!r} diverged at step {step}{action}: it now reads {observation!r}"
+            )
+
+
+def _hash(observation: str) -> str:
+    return hashlib.blake2b(observation.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(eq=False, slots=True)
@@ -45,10 +154,8 @@ class EnvDynamics:
     """Implements ``types.Dynamics`` with one environment, or with the instances of a pool in parallel.
 
     If the environment has a verifier, the reward is its verdict at the end of the task and 0 before; otherwise it is
-    the environment's own. State keys combine the environment's key with the number of steps used.
-
-    The cost of a step is what it would be if each tree had its own environment: without exact snapshots it includes a
-    replay from the start of the task, unless the tree's last step led to this state.
+    the environment's own. State keys combine the environment's key with the number of steps used. The cost of a step
+    includes a replay from the start of the task, unless snapshots are exact or the tree's last step led to this state.
 
     Args:
         env: the environment, or a pool; nothing else may step them while this object is in use.
@@ -85,15 +192,14 @@ class EnvDynamics:
 
     async def reset(self, task: Task) -> State:
         episode = _Episode(None if self._pool is None else self._pool.assign_instance())
-        return await self._on_instance(episode, lambda fork: self._start_episode(fork, episode, task))
+        return await self._on_instance(episode, lambda fork: self._start(fork, episode, task))
 
     async def step(self, state: State, action: Action) -> Transition:
         """Take one step from ``state``. The task must not be over."""
-        position = _position(state)
+        position = state.snapshot
+        assert isinstance(position, _Position)
         if not action.error:
-            return await self._on_instance(
-                position.episode, lambda fork: self._take_step(fork, position, state, action)
-            )
+            return await self._on_instance(position.episode, lambda fork: self._step(fork, position, state, action))
         answer = f"Invalid action: {action.error}"
         return Transition(
             _next_state(state, action, answer, state.place, position, state.legal_actions),
@@ -103,38 +209,42 @@ class EnvDynamics:
         )
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
-        if self._pool is None:
-            return work(self._fork(self.env))
-        return await self._pool.call(episode.instance, lambda env: work(self._fork(env)))
+        def contain(env: Env) -> Answer:
+            if (fork := self._forks.get(id(env))) is None:
+                fork = self._forks[id(env)] = Forkable(env, seed=self._seed)
+            try:
+                with contained():
+                    return work(fork)
+            except BaseException:
+                # The environment may be in any state: the next step restores the one that it starts from.
+                fork.forget_state()
+                episode.last = None
+                raise
 
-    def _fork(self, env: Env) -> Forkable:
-        if id(env) not in self._forks:
-            self._forks[id(env)] = Forkable(env, seed=self._seed)
-        return self._forks[id(env)]
+        return contain(self.env) if self._pool is None else await self._pool.call(episode.instance, contain)
 
-    def _start_episode(self, fork: Forkable, episode: _Episode, task: Task) -> State:
-        with _forget_state_on_error(fork, episode):
-            env, (observation, _) = fork.env, fork.reset(checked_task(task))
-            episode.has_verifier = checked_verdict(env.verify()) is not None
-            place, episode.last = checked_key(env.state_key()), fork.mark()
-            position, legal = _Position(episode.last, episode), self._legal_actions(env)
-            first = (Message("user", opening(task, observation)),)
-            return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
+    def _start(self, fork: Forkable, episode: _Episode, task: Task) -> State:
+        observation, _ = fork.reset(checked_task(task))
+        episode.has_verifier = checked_verdict(fork.env.verify()) is not None
+        place, episode.last = checked_key(fork.env.state_key()), fork.mark()
+        first = (Message("user", opening(task, observation)),)
+        position, legal = _Position(episode.last, episode), self._legal_actions(fork.env)
+        return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
 
-    def _take_step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
-        env, episode = fork.env, position.episode
-        with _forget_state_on_error(fork, episode):
-            replayed = _move_to(fork, position)
-            observation, env_reward, terminated, truncated, info = fork.step(action.call)
-            # A verifier can be expensive, so it is called at the end only.
-            verdict = checked_verdict(env.verify()) if terminated else None
-            if verdict is not None and not episode.has_verifier:
+    def _step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
+        env, episode, mark = fork.env, position.episode, position.mark
+        fork.goto(mark)
+        replayed = 0 if env.snapshot_kind == "exact" or episode.last == mark else len(mark.actions)
+        observation, reward, terminated, truncated, info = fork.step(action.call)
+        if episode.has_verifier:
+            reward = 0.0
+        if terminated and (verdict := checked_verdict(env.verify())) is not None:  # it can be expensive
+            if not episode.has_verifier:
                 raise EnvBroken(f"verify returned {verdict} at the end, but None at the start: return a number there")
-            place, mark = checked_key(env.state_key()), fork.mark()
-            legal = None if terminated or truncated else self._legal_actions(env)
-        episode.last = mark
-        reward = verdict if verdict is not None else 0.0 if episode.has_verifier else env_reward
-        then = _Position(mark, episode, position.paid + reward)
+            reward = verdict
+        place, episode.last = checked_key(env.state_key()), fork.mark()
+        legal = None if terminated or truncated else self._legal_actions(env)
+        then = _Position(episode.last, episode, position.paid + reward)
         return Transition(
             _next_state(state, action, observation, place, then, legal),
             reward=reward if self._reveal_reward else None,
@@ -149,18 +259,13 @@ class EnvDynamics:
         return checked_legal(env.legal_actions()) if self._list_actions else None
 
 
-def _position(state: State) -> _Position:
-    assert isinstance(state.snapshot, _Position)
-    return state.snapshot
-
-
 def _next_state(
     state: State,
     action: Action,
     observation: str,
     place: str | None,
     position: _Position,
-    legal: tuple[str, ...] | None = None,
+    legal: tuple[str, ...] | None,
 ) -> State:
     turn = Message("assistant", action.text, action.token_ids)
     messages = (*state.messages, turn, Message("user", observation))
@@ -170,25 +275,6 @@ def _next_state(
 
 def _key(place: str | None, used: int) -> str | None:
     return None if place is None else f"{used} {place}"
-
-
-@contextlib.contextmanager
-def _forget_state_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
-    """A failed environment may be in any state: the next step then restores the state that it starts from."""
-    try:
-        with contained():
-            yield
-    except BaseException:
-        fork.forget_state()
-        episode.last = None
-        raise
-
-
-def _move_to(fork: Forkable, position: _Position) -> int:
-    """Bring the environment to a state of a tree. Returns the cost in environment steps that is charged to the tree."""
-    fork.goto(position.mark)
-    last, position.episode.last = position.episode.last, position.mark
-    return 0 if fork.env.snapshot_kind == "exact" or last == position.mark else len(position.mark.actions)
 
 
 def _steps_used(state: State) -> int:

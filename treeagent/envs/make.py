@@ -2,17 +2,14 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treeagent import seams
 from treeagent.envs.base import Env, EnvWrapper
 from treeagent.types import UserError
 
-BUILT_IN = {
-    "shop": "treeagent.envs.shop:ShopEnv",
-    "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
-}
+BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv", "toolbox": "treeagent.envs.toolbox:ToolboxEnv"}
 """The core's own short names of environments."""
 
 
@@ -25,12 +22,7 @@ def env_class(name: str) -> type[Env]:
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     """Build an environment. A class with an ``options_type`` gets one value of that type, any other the options as
     keyword arguments."""
-    factory = env_class(name)
-    if not _makes(factory, Env):
-        raise UserError(
-            f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function that returns one"
-        )
-    env: Env = _made(factory, options or {}, f"environment {name!r}")
+    env: Env = _made(env_class(name), Env, f"environment {name!r}", options or {})
     return env
 
 
@@ -39,34 +31,27 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, object]]) -> Env:
     with this ``name`` and ``options``."""
     for wrapper in wrappers:
         match {"name": wrapper} if isinstance(wrapper, str) else wrapper:
-            case {"name": str(name), **rest} if rest.keys() <= {"options"}:
-                options = rest.get("options", {})
+            case {"name": str(name), "options": Mapping() as options}:
+                pass
+            case {"name": str(name), **rest} if not rest:
+                options = {}
             case _:
                 raise UserError(f"environment.wrappers holds {wrapper!r:.80}: give a name, or name and options")
         factory = seams.resolve("environment.wrappers", name, {})
-        if not _makes(factory, EnvWrapper) or not isinstance(options, Mapping):
-            raise UserError(
-                f"environment.wrappers holds {wrapper!r:.80}: name a subclass of treeagent.envs.EnvWrapper, with its "
-                "options as a table"
-            )
-        env = _made(factory, options, f"wrapper {name!r}", env)
+        env = _made(factory, EnvWrapper, f"wrapper {name!r}", options, env)
     return env
 
 
-def _makes(factory: object, kind: type) -> bool:
-    """Whether ``factory`` is a subclass of ``kind``, or a function with such a return type. Nothing is called to find
-    out, because a settings file can name any function, such as ``os:system``."""
+def _made(factory: Any, kind: type, what: str, options: Mapping[str, object], *arguments: object) -> Any:
+    # Nothing is called to find out what it returns, because a settings file can name any function, such as os:system.
     returned = factory
     if inspect.isfunction(factory):
         returned = factory.__annotations__.get("return")
         if isinstance(returned, str):  # an annotation in quotes
             returned = getattr(sys.modules.get(factory.__module__), returned, None)
-    return inspect.isclass(returned) and kind in returned.__mro__
-
-
-def _made(factory: Callable[..., Any], options: Mapping[str, object], what: str, *arguments: object) -> Any:
-    options_type = getattr(factory, "options_type", None)
-    if options_type is not None:
+    if not inspect.isclass(returned) or kind not in returned.__mro__:
+        raise UserError(f"{what} is no subclass of treeagent.envs.{kind.__name__}, and no function that returns one")
+    if (options_type := getattr(factory, "options_type", None)) is not None:
         return factory(*arguments, seams.checked(options_type, options, what))
     try:
         return factory(*arguments, **options)

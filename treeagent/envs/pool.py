@@ -1,13 +1,11 @@
 """A pool of instances of an environment in one process. Each has its own thread, so that their steps overlap."""
 
 import asyncio
-import atexit
 import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
-from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -25,8 +23,7 @@ class EnvPool:
     creation and closing, come from one thread, as SQLite or a browser driver requires.
 
     If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it. An episode stays on
-    one instance, unless snapshots are exact and the environment is not stochastic. The pool closes its instances when
-    the process ends, if not before.
+    one instance, unless snapshots are exact and the environment is not stochastic.
 
     Args:
         env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
@@ -42,8 +39,6 @@ class EnvPool:
         self._threads: list[_EnvThread | None] = [None] * size
         self._closing = list[Future[None]]()
         self._loop: asyncio.AbstractEventLoop | None = None
-        atexit.register(self.close)
-        self._finalizer = Finalize(None, self.close, exitpriority=1)  # in a worker process, where atexit does nothing
 
     def assign_instance(self) -> int | None:
         """Return the number of the instance for the next episode; None if any instance can play it."""
@@ -74,8 +69,6 @@ class EnvPool:
 
     def close(self) -> None:
         """Close all instances. The call does not wait longer than ``_CLOSE_SECONDS`` for them."""
-        atexit.unregister(self.close)
-        self._finalizer.cancel()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for place in range(self._size):
             self._drop(place)
@@ -93,9 +86,9 @@ class EnvPool:
             raise
 
     def _drop(self, place: int) -> None:
-        """Begin to close an instance; the next call makes another."""
+        """Begin to close an instance, after the call that it is running; the next call makes another."""
         if (thread := self._threads[place]) is not None:
-            self._closing = [*(each for each in self._closing if not each.done()), thread.end()]
+            self._closing = [*(each for each in self._closing if not each.done()), thread.submit(None)]
             self._threads[place] = None
 
 
@@ -104,38 +97,32 @@ class _EnvThread:
 
     def __init__(self, make: Callable[[], Env]) -> None:
         self.made = False
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Env], Any] | None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Env], Any] | None]] = SimpleQueue()
         # A daemon thread: a hung call in a thread of concurrent.futures would keep the process from ending.
         Thread(target=self._serve, args=(make,), name="environment", daemon=True).start()
 
     def submit(self, work: Callable[[Env], Answer] | None) -> Future[Answer]:
-        """Run ``work`` in the thread; None closes the environment."""
+        """Run ``work`` in the thread; None closes the environment and ends the thread."""
         future = Future[Answer]()
         self._jobs.put((future, work))
         return future
 
-    def end(self) -> Future[None]:
-        """Make the thread close its environment and end after the call that it is running."""
-        closed: Future[None] = self.submit(None)
-        self._jobs.put(None)
-        return closed
-
     def _serve(self, make: Callable[[], Env]) -> None:
         env: Env | None = None
-        while (job := self._jobs.get()) is not None:
-            future, work = job
+        ends = False
+        while not ends:
+            future, work = self._jobs.get()
+            ends = work is None
             if future.set_running_or_notify_cancel():
                 try:
-                    answer = None
                     if work is not None:
                         env = make() if env is None else env
                         self.made = True
-                        answer = work(env)
-                    elif env is not None:
-                        env.close()
-                    future.set_result(answer)
+                        future.set_result(work(env))
+                    else:
+                        future.set_result(None if env is None else env.close())
                 except StopIteration as error:  # a future cannot raise it in a coroutine
                     future.set_exception(RuntimeError(f"the environment raised {error!r}"))
                 except BaseException as error:  # raised again where the call was made
                     future.set_exception(error)
-            del job, future, work  # otherwise the marks of a finished tree would stay alive until the next call
+            del future, work  # otherwise the marks of a finished tree would stay alive until the next call

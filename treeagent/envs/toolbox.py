@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
 from treeagent.envs.base import ToolSpec, probability
-from treeagent.envs.calls import arguments_of, text_tool
+from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall, derive_seed
 
@@ -62,18 +62,18 @@ class Key:
     """Whether the prompt states the answer."""
 
     def value(self, question: Question) -> str:
-        """Return the answer to a question: the result of its outermost call."""
+        """The answer to a question: the result of its outermost call."""
         if isinstance(question, str):
             return question
         name, values = self.call(question)
         return str(sum(map(int, values))) if name == ADD else self.tables[name][values[0]]
 
     def call(self, question: Sequence[Question]) -> Call:
-        """Return the outermost call of a question."""
+        """The outermost call of a question."""
         return str(question[0]), tuple(map(self.value, question[1:]))
 
     def calls(self, question: Question) -> list[Call]:
-        """Return all calls of a question, inner ones first."""
+        """All calls of a question, inner ones first."""
         if isinstance(question, str):
             return []
         return [each for argument in question[1:] for each in self.calls(argument)] + [self.call(question)]
@@ -83,7 +83,7 @@ class Key:
         return self.value(self.question)
 
     def due(self, made: Sequence[Call]) -> list[Call]:
-        """Return the calls that are due after the calls ``made``: those not yet made whose arguments are known."""
+        """The calls that are due after the calls ``made``: those not yet made whose arguments are known."""
         return [] if self.noted else list(dict.fromkeys(self._due(self.question, made)))
 
     def _due(self, question: Question, made: Sequence[Call]) -> list[Call]:
@@ -97,11 +97,20 @@ def _made(name: str, values: tuple[str, ...]) -> Call:
     return name, tuple(sorted(values))
 
 
-def draw(rng: random.Random, most_calls: int) -> tuple[Key, str]:
+def _draw(rng: random.Random, most_calls: int) -> tuple[Key, str]:
     """Draw a task: its world with the question, and the question as text."""
     calls = rng.randint(0, most_calls)
     while True:
-        tables = _tables(rng)
+        names, teams = rng.sample(_NAMES, 6), rng.sample(_TEAMS, 3)
+        rooms, numbers = rng.sample(_ROOMS, 3), iter(rng.sample(range(10, 100), 12))
+        tables = {
+            "team_of": {name: teams[index % 3] for index, name in enumerate(names)},
+            "badge_of": {name: str(next(numbers)) for name in names},
+            "lead_of": {team: rng.choice(names) for team in teams},
+            "room_of": dict(zip(teams, rooms, strict=True)),
+            "floor_of": {room: str(next(numbers)) for room in rooms},
+            "phone_of": {room: str(next(numbers)) for room in rooms},
+        }
         key = Key(tables, _pipeline(rng, tables, max(calls, 1)), noted=calls == 0)
         if len(set(key.calls(key.question))) == max(calls, 1):  # otherwise one call would answer two parts
             words = f"What is {_words(key.question)}?"
@@ -116,30 +125,15 @@ def _words(question: Question) -> str:
     return f"the {str(question[0]).partition('_')[0]} of {_words(question[1])}"
 
 
-def _tables(rng: random.Random) -> dict[str, dict[str, str]]:
-    names, teams = rng.sample(_NAMES, 6), rng.sample(_TEAMS, 3)
-    rooms, numbers = rng.sample(_ROOMS, 3), iter(rng.sample(range(10, 100), 12))
-    return {
-        "team_of": {name: teams[index % 3] for index, name in enumerate(names)},
-        "badge_of": {name: str(next(numbers)) for name in names},
-        "lead_of": {team: rng.choice(names) for team in teams},
-        "room_of": dict(zip(teams, rooms, strict=True)),
-        "floor_of": {room: str(next(numbers)) for room in rooms},
-        "phone_of": {room: str(next(numbers)) for room in rooms},
-    }
-
-
 def _pipeline(
     rng: random.Random, tables: Mapping[str, Mapping[str, str]], calls: int, gives: str = ""
 ) -> list[Question]:
-    """Draw a question of exactly ``calls`` calls whose answer is of the kind ``gives``, or of any kind if that is
-    empty. A third of those of three calls or more add the answers of two shorter questions, where a number may be
-    given."""
+    """Draw a question of exactly ``calls`` calls whose answer is of the kind ``gives``, or of any kind. A third of
+    those of three calls or more add the answers of two shorter questions, where a number may be given."""
     if calls >= 3 and gives in ("", "number") and rng.random() < 1 / 3:
         first = rng.randint(1, calls - 2)
         return [ADD, *(_pipeline(rng, tables, each, "number") for each in (first, calls - 1 - first))]
-    fitting = [name for name, (_, value_kind) in _READS.items() if gives in ("", value_kind)]
-    name = rng.choice(fitting)
+    name = rng.choice([name for name, (_, kind) in _READS.items() if gives in ("", kind)])
     if calls == 1:
         return [name, rng.choice(sorted(tables[name]))]
     return [name, _pipeline(rng, tables, calls - 1, _READS[name][0])]
@@ -168,18 +162,17 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         self.options = options or ToolboxOptions()
 
     def act(self, call: ToolCall) -> str:
-        key, values = self.key, tuple(str(value).strip() for value in call.arguments.values())
+        table, values = self.key.tables.get(call.name), tuple(str(each).strip() for each in call.arguments.values())
         if call.name == ANSWER:
             self.visit = replace(self.visit, answer=values[0])
             return "answered"
-        if call.name == ADD:
+        if table is None:
             values = str(call.arguments["x"]), str(call.arguments["y"])
             result = str(sum(map(int, values)))
-        elif values[0] in key.tables[call.name]:
-            result = key.tables[call.name][values[0]]
+        elif values[0] in table:
+            result = table[values[0]]
         else:
-            [argument] = arguments_of(next(tool for tool in TOOLS if tool.name == call.name))[1]
-            raise CallRefused(f"no {argument} {values[0]}")
+            raise CallRefused(f"no {_READS[call.name][0]} {values[0]}")
         if (made := _made(call.name, values)) not in self.visit.made:
             self.visit = replace(self.visit, made=(*self.visit.made, made))
         return result
@@ -191,7 +184,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         found = list[Task]()
         for index in range(start, start + count):
             name = f"toolbox0-{self.options.most_calls}-6-{split}-{index}"
-            key, words = draw(random.Random(derive_seed(name)), self.options.most_calls)
+            key, words = _draw(random.Random(derive_seed(name)), self.options.most_calls)
             found.append(Task(name, words, split, index, to_jsonable_python(key)))
         return found
 
@@ -216,8 +209,7 @@ class ToolboxDemonstrator:
     def act(self, rng: random.Random) -> tuple[str, str]:
         key, made = self._env.key, self._env.visit.made
         due = key.due(made)
-        right: Call = due[0] if due else (ANSWER, (key.answer,))
-        call = right
+        call = right = due[0] if due else (ANSWER, (key.answer,))
         if rng.random() < self._noise:
             wrong = [(name, (argument,)) for name, table in key.tables.items() for argument in table]
             wrong += [(ANSWER, (value,)) for table in key.tables.values() for value in table.values()]

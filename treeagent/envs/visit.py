@@ -1,17 +1,15 @@
-"""Base classes for environments that hold an episode in one frozen value, and randomly generated tasks."""
+"""Base classes for environments that hold an episode in one frozen value."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from hashlib import blake2b
-from itertools import count as numbers
 from typing import ClassVar, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, task_data, task_to_play
 from treeagent.envs.calls import read_call
-from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
+from treeagent.types import Task, ToolCall
 
 Key = TypeVar("Key")
 Visit = TypeVar("Visit")
@@ -74,7 +72,6 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
         return self.key_of(self.task)
 
     def key_of(self, task: Task) -> Key:
-        """Return the answer key in ``task.data``."""
         return task_data(task, self._key_form, self.key_type.__name__.lower(), type(self).__name__)
 
     @cached_property
@@ -109,38 +106,3 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
 
     def verify(self) -> float:
         return self.verdict() or 0.0
-
-
-_MISSES = 5000
-"""Consecutive draws without a new task after which a split counts as exhausted."""
-
-
-class DrawnTasks:
-    """Tasks that ``draw(seed)`` generates as rows of text. ``Task.data`` holds the rows under ``key``. A hash of the
-    rows decides the split, so no two splits share a task. The prompt can depend on the rows."""
-
-    def __init__(
-        self, name: str, prompt: str | Callable[[Sequence[str]], str], key: str, draw: Callable[[int], Sequence[str]]
-    ) -> None:
-        self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
-        self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
-        self._seen, self._seeds = set[str](), numbers()
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return tasks as ``Env.tasks`` does; raise ``UserError`` if the split seems to have fewer."""
-        found, end, misses = self._tasks[split], start + count, 0
-        while len(found) < end:
-            seed = next(self._seeds)
-            rows = list(self._draw(seed))
-            text = "/".join(rows)
-            drawn_split = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
-            misses = 0 if drawn_split == split and text not in self._seen else misses + 1
-            if misses > _MISSES:
-                raise UserError(f"{split} has about {len(found)} {self._name} tasks, not {end}: raise option size")
-            if text not in self._seen:
-                self._seen.add(text)
-                known = self._tasks[drawn_split]
-                prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
-                name = f"{self._name}-{drawn_split}-{len(known)}"
-                known.append(Task(name, prompt, drawn_split, seed, {self._key: rows}))
-        return found[start:end]

@@ -14,16 +14,16 @@ import sys
 import tempfile
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
-from treeagent.envs.base import Demonstrator, Env, EnvBroken, StepResult, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, EnvWrapper
 from treeagent.envs.make import make_env
-from treeagent.types import Split, Task, ToolCall
 
 _START = (
     "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
@@ -38,6 +38,7 @@ _EXIT_SECONDS = 1.0
 _EPISODE_STARTS = frozenset({"reset", "restore"})
 _EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
+_CALLS = _EPISODE_CALLS | {"make", "tasks", "tools", "demonstrator", "close"}
 
 
 class EnvTimeout(RuntimeError):
@@ -48,7 +49,7 @@ class EnvCrashed(RuntimeError):
     """The environment's process ended by itself, or a call needs the episode of a process that has ended."""
 
 
-class WorkerEnv(Env):
+class WorkerEnv(EnvWrapper):
     """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time (POSIX only).
 
     Arguments and results are pickled. An exception of the environment is raised again here, with its traceback as a
@@ -68,117 +69,103 @@ class WorkerEnv(Env):
         call_seconds: float = 60.0,
         start_seconds: float = 300.0,
     ) -> None:
-        self.starts = 0
+        self._remote = _Remote(name, dict(options or {}), call_seconds, start_seconds)
+        super().__init__(cast(Env, self._remote))
+
+    @property
+    def starts(self) -> int:
         """Processes started so far."""
-        self._name, self._options = name, dict(options or {})
-        self._call_seconds, self._start_seconds = call_seconds, start_seconds
-        self._lost = False
-        """Whether the process that held the episode has ended."""
-        self._process: _Process | None = None
-        self._start()
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        return cast(tuple[str, dict[str, object]], self._call("reset", seed, options))
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return cast(StepResult, self._call("step", action))
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return cast(Sequence[Task], self._call("tasks", split, count, start))
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return cast(Sequence[ToolSpec], self._call("tools"))
-
-    def legal_actions(self) -> list[str] | None:
-        return cast(list[str] | None, self._call("legal_actions"))
-
-    def verify(self) -> float | None:
-        return cast(float | None, self._call("verify"))
-
-    def snapshot(self) -> object:
-        return self._call("snapshot")
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self._call("restore", snapshot, reseed)
-
-    def state_key(self) -> str | None:
-        return cast(str | None, self._call("state_key"))
+        return self._remote.starts
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
         """The environment's demonstrator, which acts in its process with the caller's random generator."""
-        return _RemoteDemonstrator(self, noise) if self._call("demonstrator", noise) else None
+        return _RemoteDemonstrator(self._remote, noise) if super().demonstrator(noise) else None
 
     def close(self) -> None:
         """Close the environment if it does so in time, then end the process. A later call starts a new process."""
-        if self._process is not None:
+        if self._remote.process is not None:
             with contextlib.suppress(Exception):  # the process is ended in any case
-                self._call("close")
-        if self._process is not None:
-            self._end()
+                super().close()
+        if self._remote.process is not None:
+            self._remote.end()
+
+
+class _Remote:
+    """Has the methods of an environment, and calls those of one in a process, which it starts when it needs one."""
+
+    def __init__(self, name: str, options: Mapping[str, object], call_seconds: float, start_seconds: float) -> None:
+        self.starts = 0
+        self.process: _Process | None = None
+        self._name, self._options = name, options
+        self._call_seconds, self._start_seconds = call_seconds, start_seconds
+        self._lost = False
+        """Whether the process that held the episode has ended."""
+        self._start()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _CALLS:
+            raise AttributeError(name)
+        return partial(self._call, name)
 
     def _start(self) -> None:
         self.starts += 1
-        self._process = _Process()
-        self._unwatch = weakref.finalize(self, self._process.end).detach
-        about = self._call("make", self._name, self._options)
-        self.snapshot_kind, self.stochastic, self.only_success_ends = about
+        self.process = _Process()
+        self._unwatch = weakref.finalize(self, self.process.end).detach
+        self.snapshot_kind, self.stochastic, self.only_success_ends = self._call("make", self._name, self._options)
 
-    def _end(self, grace_seconds: float = 0.0) -> str:
+    def end(self, grace_seconds: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
-        assert self._process is not None
-        process, self._process, self._lost = self._process, None, True
+        assert self.process is not None
+        process, self.process, self._lost = self.process, None, True
         self._unwatch()
         return process.end(grace_seconds)
 
-    def _call(self, method: str, *arguments: object) -> Any:
+    def _call(self, method: str, *arguments: object, **named: object) -> Any:
         if method in _EPISODE_STARTS:
-            if self._process is not None and self._process.ended():
-                self._end()
+            if self.process is not None and self.process.ended():
+                self.end()
             self._lost = False
         call = f"step({arguments[0]!r:.80})" if method == "step" else method
         where = f"environment {self._name!r}, {call}"
         if self._lost and method in _EPISODE_CALLS:
             raise EnvCrashed(f"{where} has no episode since the process ended: reset or restore first")
-        if self._process is None:
+        if self.process is None:
             self._start()
-        limit, seconds = "call_seconds", self._call_seconds
-        if method == "make":
-            limit, seconds = "start_seconds", self._start_seconds
-        assert self._process is not None
+        assert self.process is not None
+        limit = "start_seconds" if method == "make" else "call_seconds"
+        seconds = self._start_seconds if method == "make" else self._call_seconds
         try:
-            answer = self._process.ask(pickle.dumps((method, arguments)), seconds)
+            answer = self.process.ask(pickle.dumps((method, arguments, named)), seconds)
         except (TimeoutError, EOFError, OSError) as error:
             # A process that it has started can keep the pipe open after its end.
-            if isinstance(error, TimeoutError) and not self._process.ended():
-                raise EnvTimeout(f"{where} took longer than {limit}={seconds:g}: the process {self._end()}") from None
-            raise EnvCrashed(f"{where}: the process {self._end(_EXIT_SECONDS)}") from None
+            if isinstance(error, TimeoutError) and not self.process.ended():
+                raise EnvTimeout(f"{where} took longer than {limit}={seconds:g}: the process {self.end()}") from None
+            raise EnvCrashed(f"{where}: the process {self.end(_EXIT_SECONDS)}") from None
         except BaseException:  # such as Ctrl-C: the reply must not be taken as the reply to a later request
-            self._end()
+            self.end()
             raise
         try:
             value, trace = pickle.loads(answer)
         except Exception as unreadable:  # a user's object may raise anything
-            self._end()
+            self.end()
             raise EnvBroken(f"the answer cannot be unpickled: {unreadable}") from None
         if trace is None:
             return value
         if method in _EPISODE_CALLS or method == "make":
-            self._end()
+            self.end()
         value.add_note(f"In the process of the environment:\n{trace}")
         raise value
 
 
 @dataclass(frozen=True, slots=True)
 class _RemoteDemonstrator:
-    env: WorkerEnv
+    remote: _Remote
     noise: float
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        (thought, call), state = self.env._call("act", self.noise, rng)
+        turn, state = self.remote.act(self.noise, rng)
         rng.setstate(state)
-        return thought, call
+        return cast(tuple[str, str], turn)
 
 
 class _Process:
@@ -208,7 +195,6 @@ class _Process:
             os.close(lifeline)
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """Send a request and return the reply."""
         if os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES:
             self._stderr.truncate(0)
         self._channel.send_bytes(request)
@@ -231,8 +217,9 @@ class _Process:
         self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _LAST_BYTES, 0))
         lines = self._stderr.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
         self._stderr.close()
-        killed = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else ""
-        how = killed or f"ended with exit code {code}"
+        how = f"ended with exit code {code}"
+        if code < 0:
+            how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
         return f"{how}; it last wrote: {' | '.join(lines)}" if lines else how
 
 
@@ -250,67 +237,53 @@ def kill_at_close(lifeline: int, process_id: int) -> None:
 
 
 def serve(channel_number: int) -> None:
-    """Main function of the process: answer the requests of a ``WorkerEnv`` until it closes its end of the pipe."""
+    """Main function of the process: answer the requests of a ``WorkerEnv`` until it closes its end of the pipe. An
+    answer is the pickle of (value, None), or of (exception, traceback)."""
     faulthandler.enable()
     os.set_inheritable(channel_number, False)
     channel, host = Connection(channel_number), _Host()
     try:
         while True:
-            method, arguments = pickle.loads(channel.recv_bytes())
-            channel.send_bytes(_answer(host, method, arguments))
+            method, arguments, named = pickle.loads(channel.recv_bytes())
+            try:
+                answer = _pickled((host.call(method, *arguments, **named), None))
+            except Exception as error:  # the process boundary: raised again in the parent
+                trace = traceback.format_exc()
+                try:
+                    pickle.loads(answer := pickle.dumps((error, trace)))
+                except Exception:  # a user's exception may be impossible to pickle
+                    answer = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), trace))
+            channel.send_bytes(answer)
     except (EOFError, ConnectionError):
         os.killpg(0, signal.SIGKILL)
 
 
 class _Host:
-    """The environment in the worker process, with its own versions of some methods."""
+    """The environment in the worker process."""
 
     def __init__(self) -> None:
         self.env: Env
         self._players: dict[float, Demonstrator | None] = {}
 
-    def make(self, name: str, options: Mapping[str, object]) -> tuple[object, ...]:
-        self.env = env = make_env(name, options)
-        return env.snapshot_kind, env.stochastic, env.only_success_ends
-
-    def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
-        return checked_reset(self.env.reset(seed=seed, options=options))
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return checked_step(self.env.step(action))
-
-    def verify(self) -> float | None:
-        return checked_verdict(self.env.verify())
-
-    def snapshot(self) -> bytes:
-        return _pickled(self.env.snapshot())
-
-    def restore(self, content: bytes, reseed: int | None) -> None:
-        self.env.restore(pickle.loads(content), reseed=reseed)
-
-    def demonstrator(self, noise: float) -> bool:
-        self._players[noise] = self.env.demonstrator(noise)
-        return self._players[noise] is not None
-
-    def act(self, noise: float, rng: random.Random) -> tuple[tuple[str, str], object]:
-        if noise not in self._players:  # the demonstrator was requested from an earlier process
-            self.demonstrator(noise)
-        player = self._players[noise]
-        assert player is not None
-        return player.act(rng), rng.getstate()
-
-
-def _answer(host: _Host, method: str, arguments: Sequence[object]) -> bytes:
-    """Call a method. Returns the pickle of (value, None), or of (exception, traceback)."""
-    try:
-        return _pickled((getattr(host if hasattr(host, method) else host.env, method)(*arguments), None))
-    except Exception as error:  # the process boundary: raised again in the parent
-        trace = traceback.format_exc()
-        try:
-            pickle.loads(pickled := pickle.dumps((error, trace)))
-        except Exception:  # a user's exception may be impossible to pickle
-            return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), trace))
-        return pickled
+    def call(self, method: str, *arguments: Any, **named: Any) -> object:
+        match method:
+            case "make":
+                self.env = env = make_env(*arguments)
+                return env.snapshot_kind, env.stochastic, env.only_success_ends
+            case "restore":
+                arguments = (pickle.loads(arguments[0]),)
+            case "demonstrator":
+                player = self._players[arguments[0]] = self.env.demonstrator(*arguments)
+                return player is not None
+            case "act":
+                noise, rng = arguments
+                player = self._players.get(noise) or self.env.demonstrator(noise)  # asked for in an earlier process
+                assert player is not None
+                self._players[noise] = player
+                return player.act(rng), rng.getstate()
+        value = getattr(self.env, method)(*arguments, **named)
+        check = {"reset": checked_reset, "step": checked_step, "verify": checked_verdict, "snapshot": _pickled}
+        return check[method](value) if method in check else value
 
 
 def _pickled(value: object) -> bytes:

@@ -211,7 +211,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     number = round_of(world.name)
     ratios = (claims_kept(run, each) for each in (number, number - 1))
     low, high = config.environment.returns
-    steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
+    steps = [one for one in held_out if not one.opens]
     if not steps:
         raise RunError(f"no task of {run.path} is held out: collect more tasks")
     selected = list[Experience]()
@@ -223,7 +223,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
         fidelity = asyncio.run(
             audit(
                 model,
-                [*selected, *openings[:most]],
+                selected,
                 learnt=known,
                 free=config.world.free,
                 noise=config.world.noise,

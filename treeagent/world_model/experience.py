@@ -19,7 +19,7 @@ _EXACT = 1e-4
 
 
 class Writer(Protocol):
-    """A model that answers prompts by greedy decoding, or by a ``Failure`` if one is too long or the answer cut off."""
+    """Answers prompts by greedy decoding, or by a ``Failure`` if one is too long or the answer cut off."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]: ...
 
@@ -61,14 +61,10 @@ class ExperienceModel:
         tools: Sequence[Tool] = (),
         forbids: Callable[[str | ToolCall], str | None] = lambda call: None,
     ) -> None:
-        self.writer = writer
-        self.wording = wording
-        self._memory = memory
-        self._max_steps = max_steps
-        self._examples = examples
-        self._return_range = return_range
-        self._format = format
-        self._tools = tools
+        self.writer, self.wording = writer, wording
+        self._memory, self._examples = memory, examples
+        self._max_steps, self._return_range = max_steps, return_range
+        self._grammar = make_grammar(format, tools=tools) if format is not None else None
         self._forbids = forbids
         self._batch: tuple[list[Place], asyncio.Task[Sequence[str | Failure]]] | None = None
 
@@ -89,13 +85,26 @@ class ExperienceModel:
         elif reason := self._forbids(action.call):
             answer = Answer(reason, invalid=True)
         else:
-            grammar = make_grammar(self._format, tools=self._tools) if self._format is not None else None
-            history = environment_history(state.task, state.messages, grammar)
+            history = environment_history(state.task, state.messages, self._grammar)
             answer = await self._answer((history, call_text(action.call)), reward_so_far)
-        return self._transition(state, action, reward_so_far, answer)
+        used = 1 + sum(message.role == "assistant" for message in state.messages)
+        turn = Message("assistant", action.text, action.token_ids)
+        if isinstance(answer, str):
+            after = State(state.task, (*state.messages, turn, Message("user", f"Unanswered: {answer}")))
+            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
+        messages = (*state.messages, turn, Message("user", answer.observation))
+        return Transition(
+            State(state.task, messages, snapshot=_RewardSum(reward_so_far + answer.reward)),
+            reward=answer.reward,
+            terminated=answer.terminated,
+            truncated=not answer.terminated and used >= self._max_steps,
+            origin="imagined",
+            invalid=answer.invalid,
+            cost=0,
+        )
 
     async def _answer(self, place: Place, reward_so_far: float) -> Answer | str:
-        """The model's answer, or why it cannot be used. ``reward_so_far``: the sum of the rewards that it predicted."""
+        """The model's answer, or why it cannot be used. ``reward_so_far`` is the sum of the predicted rewards."""
         if self._batch is None or self._batch[1].done():
             pending: list[Place] = []
             self._batch = pending, asyncio.create_task(self._write(pending))
@@ -123,24 +132,6 @@ class ExperienceModel:
         if abs(total - returned) > _ROUNDING:
             return f"its reward {answer.reward}, after {reward_so_far:g}, leaves the returns {self._return_range}"
         return replace(answer, reward=returned - reward_so_far) if returned != total else answer
-
-    def _transition(self, state: State, action: Action, reward_so_far: float, answer: Answer | str) -> Transition:
-        used = 1 + sum(message.role == "assistant" for message in state.messages)
-        turn = Message("assistant", action.text, action.token_ids)
-        if isinstance(answer, str):
-            after = State(state.task, (*state.messages, turn, Message("user", f"Unanswered: {answer}")))
-            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
-        messages = (*state.messages, turn, Message("user", answer.observation))
-        after = State(state.task, messages, snapshot=_RewardSum(reward_so_far + answer.reward))
-        return Transition(
-            after,
-            reward=answer.reward,
-            terminated=answer.terminated,
-            truncated=not answer.terminated and used >= self._max_steps,
-            origin="imagined",
-            invalid=answer.invalid,
-            cost=0,
-        )
 
 
 class _RewardSum(float):

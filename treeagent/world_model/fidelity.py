@@ -5,17 +5,15 @@ import asyncio
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered
+from treeagent.types import Action, Dynamics, Message, State, Task, Transition
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, last_answer
 from treeagent.world_model.wording import Answer
 
-Kind = Callable[[Experience], str]
-"""Returns the kind of a step's action. Figures are grouped by kind."""
 TOLERANCE = 0.01
 """Largest difference of two rewards or returns that count as equal. A world model may round them."""
 
@@ -68,10 +66,6 @@ class Fidelity:
     """Of the steps whose page and action the model has not learnt together; the others may be memory."""
     determined: Figures | None
     """Of the actions that are not ``free``, whose answers the history determines."""
-    openings: Figures | None
-    """Of the first observations of tasks, which the figures above exclude."""
-    by_kind: Mapping[str, Figures]
-    """Figures by the kind of the action."""
     compounding: Mapping[int, Figures]
     """Figures of the k-th consecutive imagined step, with k from 1, when the real actions are played."""
     optimism: float
@@ -110,9 +104,8 @@ def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
     lines = predicted.splitlines()
     known = set(map(_form, real.observation.splitlines()))
     earlier: dict[str, set[str]] = defaultdict(set)
-    for message in real.history:
-        for line in message.content.splitlines():
-            earlier[_form_of_words(line)].add(_unnumbered(line))
+    for line in (line for message in real.history for line in message.content.splitlines()):
+        earlier[_form_of_words(line)].add(_unnumbered(line))
     fitting = [_form(line) in known for line in lines]
     good = [_unnumbered(line) in earlier.get(_form_of_words(line), {_unnumbered(line)}) for line in lines]
     relevant = set(words(argument(real.action))) & set(words(real.observation))
@@ -142,9 +135,12 @@ def _form_of_words(line: str) -> str:
     return re.sub(r"\d+(?:\.\d+)?", "0", _unnumbered(line))
 
 
-def figures(
-    pairs: Sequence[Pair], *, free: Collection[str] = (), kind: Kind = lambda one: one.kind, reward_span: float = 1.0
-) -> Figures:
+def is_free(one: Experience, free: Collection[str]) -> bool:
+    """Whether the first word of a step's action, or the whole action, is in ``free``."""
+    return one.kind in free or one.action in free
+
+
+def figures(pairs: Sequence[Pair], *, free: Collection[str] = (), reward_span: float = 1.0) -> Figures:
     """The means over pairs, at least one. ``reward_span`` (R_max) is the reward error of an unreadable answer."""
     rows: list[tuple[float, ...]] = []
     for pair in pairs:
@@ -152,7 +148,7 @@ def figures(
         if answer is None:
             rows.append((0.0, False, False, reward_span, 1.0, False, True))
             continue
-        agrees = agreement(real, answer.observation, free=kind(real) in free)
+        agrees = agreement(real, answer.observation, free=is_free(real, free))
         exact = answer.observation.strip() == real.observation.strip()
         off = abs(answer.reward - real.reward)
         ends = answer.terminated == real.terminated
@@ -211,7 +207,6 @@ async def audit(
     *,
     learnt: Iterable[Experience] = (),
     free: Collection[str] = (),
-    kind: Kind = lambda one: one.kind,
     reward_span: float = 1.0,
     noise: float = 0.05,
     cr: float | None = None,
@@ -220,50 +215,38 @@ async def audit(
 
     Args:
         model: the world model. All steps are requested at once, so it can answer them as one batch.
-        held_out: real transitions and openings of other tasks than the learnt ones; at least one transition.
+        held_out: real transitions of other tasks than the learnt ones; at least one.
         learnt: the steps that the model learnt.
-        free: kinds of actions for which the history does not determine the answer.
-        kind: returns the kind of a step's action.
+        free: actions, or their first words, for which the history does not determine the answer.
         reward_span: R_max, the range of rewards.
         noise: largest share of wrong training labels, as for ``lambda_cap``.
         cr: share of imagined successes that succeeded in the environment, too; None if none was replayed.
     """
-    everything, known = list(held_out), {(one.seen, one.action) for one in learnt}
-    steps, openings = ([one for one in everything if one.opens is opens] for opens in (False, True))
+    steps, known = list(held_out), {(one.seen, one.action) for one in learnt}
 
     def unseen(one: Experience) -> bool:
         return (one.seen, one.action) not in known
 
     def judge(pairs: Sequence[Pair]) -> Figures | None:
-        return figures(pairs, free=free, kind=kind, reward_span=reward_span) if pairs else None
-
-    def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
-        groups: dict[Any, list[Pair]] = defaultdict(list)
-        for name, pair in keyed:
-            groups[name].append(pair)
-        return {name: found for name, group in sorted(groups.items()) if (found := judge(group))}
+        return figures(pairs, free=free, reward_span=reward_span) if pairs else None
 
     answers = await asyncio.gather(*(model.step(_state(one), Action(one.action, one.action)) for one in steps))
     pairs = [Pair(one, _answer(transition)) for one, transition in zip(steps, answers, strict=True)]
-    opened = await asyncio.gather(*(_open(model, one) for one in openings))
     # A malformed turn is not a step, so the chain after it starts in the middle of an episode and is left out.
-    whole_chains = [chain for chain in chains(steps) if not chain[0].depth]
-    rollouts = await asyncio.gather(*(_roll(model, chain) for chain in whole_chains))
-    ended = [
-        (chain, _episode(chain, imagined))
-        for chain, imagined in zip(whole_chains, rollouts, strict=True)
-        if chain[-1].terminated or chain[-1].truncated
-    ]
-    new = [(chain, episode) for chain, episode in ended if any(map(unseen, chain))]
-    episodes, unseen_episodes = ([episode for _, episode in found] for found in (ended, new))
+    whole = [chain for chain in chains(steps) if not chain[0].depth]
+    rollouts = await asyncio.gather(*(_roll(model, chain) for chain in whole))
+    ended = [each for each in zip(whole, rollouts, strict=True) if each[0][-1].terminated or each[0][-1].truncated]
+    new = [each for each in ended if any(map(unseen, each[0]))]
+    episodes, unseen_episodes = ([_episode(*each) for each in found] for found in (ended, new))
     tasks = independent_tasks(chain[0].task_id for chain, _ in new or ended)
+    compounding: dict[int, list[Pair]] = defaultdict(list)
+    for depth, pair in (each for rollout in rollouts for each in enumerate(rollout, start=1)):
+        compounding[depth].append(pair)
     return Fidelity(
-        overall=figures(pairs, free=free, kind=kind, reward_span=reward_span),
+        overall=figures(pairs, free=free, reward_span=reward_span),
         unseen=judge([pair for pair in pairs if unseen(pair.real)]),
-        determined=judge([pair for pair in pairs if kind(pair.real) not in free]),
-        openings=figures(opened, free=("",), kind=lambda _: "", reward_span=reward_span) if opened else None,
-        by_kind=table((kind(pair.real), pair) for pair in pairs),
-        compounding=table((k, pair) for chain in rollouts for k, pair in enumerate(chain, 1)),
+        determined=judge([pair for pair in pairs if not is_free(pair.real, free)]),
+        compounding={k: figures(found, free=free, reward_span=reward_span) for k, found in sorted(compounding.items())},
         optimism=optimism(episodes),
         wrong_episodes=wrong_episodes(episodes),
         episodes=len(episodes),
@@ -306,15 +289,6 @@ def _answer(transition: Transition) -> Answer | None:
         return None
     observation = last_answer(transition.state.messages)
     return Answer(observation, transition.reward, transition.terminated, transition.invalid)
-
-
-async def _open(model: Dynamics, one: Experience) -> Pair:
-    task = Task(one.task_id, one.history[0].content)
-    try:
-        state = await model.reset(task)
-    except Unanswered:
-        return Pair(one, None)
-    return Pair(one, Answer(state.messages[0].content.removeprefix(f"{task.prompt}\n")))
 
 
 async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:

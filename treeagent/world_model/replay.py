@@ -2,7 +2,6 @@
 SQLite survives crashes and can be shared by processes; the vectors are also kept in RAM."""
 
 import math
-import os
 import re
 import sqlite3
 import zlib
@@ -46,27 +45,18 @@ class ReplayBuffer:
         self.path = path
         if not create and not path.exists():
             raise UserError(f"the replay buffer {path} does not exist: restore it, or fit the world model anew")
-        self._connection = self._connect()
-        self._ids = np.zeros(0, np.int64)
-        self._vectors = np.zeros((0, embed([((), "")]).shape[1]), np.float32)
-
-    def _connect(self) -> sqlite3.Connection:
         try:
-            if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
-                connection = sqlite3.connect(self.path, timeout=60)
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(_SCHEMA)
-            else:
-                # A read-only file: without a file "-wal" there is no writer, so it can be opened as immutable.
-                immutable = not self.path.with_name(f"{self.path.name}-wal").exists()
-                uri = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
-                connection = sqlite3.connect(uri, uri=True, timeout=60)
-            connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
+            self._connection = sqlite3.connect(path, timeout=60)
+            if create:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.executescript(_SCHEMA)
+            self._connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise UserError(
-                f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
+                f"the replay buffer {path} cannot be used ({error}): restore it, or fit the world model anew"
             ) from error
-        return connection
+        self._ids = np.zeros(0, np.int64)
+        self._vectors = np.zeros((0, embed([((), "")]).shape[1]), np.float32)
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM experience").fetchone()[0])
@@ -99,7 +89,9 @@ class ReplayBuffer:
         nearest: list[list[Experience]] = []
         for start in range(0, len(places), _QUERIES):
             ids = self._ids[_top(embed(places[start : start + _QUERIES]) @ self._vectors.T, count)]
-            found = self._load(set(ids.ravel().tolist()))
+            wanted = tuple(set(ids.ravel().tolist()))
+            select = f"SELECT id, record FROM experience WHERE id IN ({', '.join('?' * len(wanted))})"
+            found = {number: _unpacked(record) for number, record in self._connection.execute(select, wanted)}
             nearest += [[found[number] for number in row] for row in ids.tolist()]
         return nearest
 
@@ -113,11 +105,6 @@ class ReplayBuffer:
             packed = np.frombuffer(b"".join(row[1] for row in rows), np.float16)
             self._ids = np.concatenate([self._ids, [row[0] for row in rows]])
             self._vectors = np.concatenate([self._vectors, packed.reshape(len(rows), -1).astype(np.float32)])
-
-    def _load(self, ids: set[int]) -> dict[int, Experience]:
-        marks = ", ".join("?" * len(ids))
-        found = self._connection.execute(f"SELECT id, record FROM experience WHERE id IN ({marks})", tuple(ids))
-        return {number: _unpacked(record) for number, record in found}
 
     def close(self) -> None:
         self._connection.close()

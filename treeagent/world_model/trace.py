@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import orjson
 
-from treeagent.types import Message
 from treeagent.world_model.transition import Experience
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
@@ -55,8 +54,8 @@ def _holds(line: Sequence[str], target: Sequence[str]) -> bool:
 
 def describe_step(one: Experience, *, with_items: bool) -> str:
     """What a step names and changes, and with ``with_items`` the state of each item of the task."""
-    line = target_line(one.seen, one.action)
-    parts = [f"names {line}" if line else "names nothing shown", "refused" if one.invalid else _change(one)]
+    named = target_line(one.seen, one.action) or "nothing shown"
+    parts = [f"names {named}", "refused" if one.invalid else _change(one)]
     return " . ".join([*parts, _item_states(one)] if with_items else parts)
 
 
@@ -81,10 +80,16 @@ def _change(one: Experience) -> str:
 def _item_states(one: Experience) -> str:
     """Each item of the task: "done" if an action since the last page has named it, else "shown" if that page shows it,
     else "missing". Then the first amounts of the page and the task, if they have the same currency."""
-    page, calls = _since_last_page(one.history)
-    task = one.history[0].content
-    done, lines = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
-    states: list[str] = []
+    task, page, done = one.history[0].content, "", list[list[str]]()
+    for message in reversed(one.history[1:]):
+        if message.role == "assistant":
+            done.append(words(argument(message.content)))
+        elif "\n" in message.content:
+            page = message.content
+            break
+    else:
+        done = []
+    lines, states = [words(line) for line in page.splitlines()], list[str]()
     for item in dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower()))):
         shown = "shown" if any(_holds(line, words(item)) for line in lines) else "missing"
         states.append(f"{item} {'done' if any(_holds(call, words(item)) for call in done) else shown}")
@@ -94,14 +99,3 @@ def _item_states(one: Experience) -> str:
     price, most = float(found[2]), float(limit[2])
     relation = "below" if price < most else "above" if price > most else "equals"
     return f"{' '.join(states)} , {found[0]} {relation} {limit[0]}"
-
-
-def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
-    """The last observation with several lines, and the calls made on it, latest first."""
-    calls: list[str] = []
-    for message in reversed(history[1:]):
-        if message.role == "assistant":
-            calls.append(message.content)
-        elif "\n" in message.content:
-            return message.content, calls
-    return "", calls

@@ -55,7 +55,7 @@ class Wording:
     """Writes prompts and answers as text, and parses answers."""
 
     instructions: str = INSTRUCTIONS
-    """The system message; empty for none. A model that is trained on answers needs none."""
+    """The system message; empty for none, as for a model that is trained on answers."""
     reasoning: bool = True
     """Whether an answer begins with a line of reasoning."""
     observations: int | None = None
@@ -68,7 +68,8 @@ class Wording:
         earlier turns for a model that gets instructions, in the same message for one trained from scratch. The task
         comes late, because a small model copies best over short distances."""
         task, *happened = self._shown(history)
-        asked = "\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"])
+        lines = (f"Action: {each.content}" if each.role == "assistant" else each.content for each in happened)
+        asked = "\n".join([*lines, f"Task: {task.content}", f"Action: {action}"])
         similar = [(f"Before: {one.seen}\nAction: {one.action}", one) for one in examples[::-1]]
         if self.instructions:
             turns = ((Message("user", step), Message("assistant", self.target(_as_seen(one)))) for step, one in similar)
@@ -120,7 +121,3 @@ def answer_of(one: Experience, why: str = "") -> Answer:
 def number(value: float) -> str:
     """A number with at most six decimals, without trailing zeros."""
     return f"{round(value, 6) + 0.0:.6f}".rstrip("0").rstrip(".")  # + 0.0 turns -0.0 into 0.0
-
-
-def _line(message: Message) -> str:
-    return f"Action: {message.content}" if message.role == "assistant" else message.content

@@ -118,7 +118,7 @@ def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> Non
     [
         ({"name": "shield", "options": {"penalty": -1}}, "wrapper 'shield' refuses option penalty=-1"),
         ("armour", "environment.wrappers is 'armour': use one of"),
-        (STAIRS, "name a subclass of treeagent.envs.EnvWrapper"),
+        (STAIRS, "is no subclass of treeagent.envs.EnvWrapper"),
     ],
 )
 def test_a_wrapper_that_does_not_exist_or_fit_is_refused(wrapper: str | dict[str, object], words: str) -> None:

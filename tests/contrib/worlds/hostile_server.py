@@ -35,10 +35,6 @@ def called(number: int) -> None:
         write(b"x" * GIVEN)
     elif FAULT == "requests":
         write(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n' * GIVEN)
-    elif FAULT == "surrogate":
-        write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800"}]}}\n' % number)
-    elif FAULT == "deep":
-        write(b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (number, b"[" * GIVEN + b"]" * GIVEN))
     elif FAULT == "no result":
         answer(number, {"content": 7})
     if FAULT in ("requests", "tools"):
@@ -48,8 +44,6 @@ def called(number: int) -> None:
 
 if FAULT == "dies":
     sys.exit("first line\n\x1b[31mcause of death")
-if FAULT == "line at start":
-    write(b"x" * GIVEN)
 if FAULT == "hangs at start":
     sys.stdin.read()
 for line in sys.stdin:

@@ -47,14 +47,6 @@ def leave() -> str:
 
 
 @server.tool(annotations=READ)
-def hang_up() -> str:
-    """Close every pipe, and end half a second later."""
-    os.closerange(0, 100)
-    time.sleep(0.5)
-    os._exit(3)
-
-
-@server.tool(annotations=READ)
 def wait() -> str:
     """Wait for a long time."""
     time.sleep(1000)

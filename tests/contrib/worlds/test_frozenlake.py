@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from treeagent.contrib.worlds.frozenlake import FrozenLakeEnv, FrozenLakeOptions, shortest_way
+from treeagent.contrib.worlds.frozenlake import FrozenLakeEnv, FrozenLakeOptions
 from treeagent.envs import Forkable, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, ToolCall
@@ -45,13 +45,6 @@ def test_the_lake_reads_as_it_is() -> None:
     env.step("down")
     assert env.step("  RIGHT ")[:3] == ("you reached the goal", 1.0, True)
     assert env.verify() == 1.0
-
-
-def test_the_shortest_way_goes_around_the_holes() -> None:
-    for slippery in (False, True):
-        assert shortest_way(lake(slippery).game) == ["down", "right", "down", "right"]
-    assert shortest_way(lake(rows=["SH", "HG"]).game) == []
-    assert shortest_way(lake(rows=["GF", "FS"]).game) == ["left", "up"]
 
 
 def test_slippery_ice_is_reseeded_where_search_goes_back() -> None:

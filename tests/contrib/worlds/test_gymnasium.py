@@ -48,7 +48,6 @@ def corridor(game: Any) -> GymnasiumEnv:
 @pytest.mark.parametrize(
     ("name", "actions"),
     [
-        ("Taxi-v4", {"south": 0, "north": 1, "east": 2, "west": 3, "pickup": 4, "dropoff": 5}),
         ("CliffWalking-v1", {"up": 0, "right": 1, "down": 2, "left": 3}),
         ("Blackjack-v1", {"stick": 0, "hit": 1}),
         ("CartPole-v1", {"left": 0, "right": 1}),

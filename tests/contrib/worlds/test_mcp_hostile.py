@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from treeagent.contrib.worlds.adapters.mcp import McpEnv
-from treeagent.envs import EnvCrashed, EnvTimeout
+from treeagent.envs import EnvCrashed
 from treeagent.types import Split, Task, UserError
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
@@ -50,12 +50,8 @@ def tool(name: str = "echo", schema: object = OBJECT, **more: object) -> dict[st
     ("tools", "named"),
     [
         ([tool(), tool()], "echo"),
-        ([tool("echo"), tool("Echo")], "Echo"),
         ([tool("Answer")], "answer"),
-        ([tool("a[b]")], "a[b]"),
         ([tool("\x1b[2J")], r"\x1b[2J"),
-        ([tool("\u0435cho")], "\u0435cho"),
-        ([tool("a" * 10_000)], "aaa"),
         ([tool("echo", {"type": "string"})], "inputSchema"),
         ([tool("echo", description="x" * 600_000)], "echo"),
         ([tool("echo", {"$ref": "http://127.0.0.1:1/schema"})], "inputSchema"),
@@ -77,7 +73,6 @@ def test_tools_that_an_agent_cannot_call_or_read_are_refused_in_a_sentence(
     [
         ("dies", None, 60.0, "cause of death"),
         ("hangs at start", None, 0.5, "timed out"),
-        pytest.param("line at start", LINE + 10**6, 60.0, str(LINE), marks=pytest.mark.slow),
     ],
 )
 def test_a_server_that_does_not_start_is_named_with_its_first_cause(
@@ -90,23 +85,18 @@ def test_a_server_that_does_not_start_is_named_with_its_first_cause(
 
 
 @pytest.mark.parametrize(
-    ("fault", "given", "error", "named"),
+    ("fault", "given", "named"),
     [
-        ("line", LINE + 10**6, EnvCrashed, str(LINE)),
-        ("requests", 1000, EnvCrashed, "32"),
-        ("no result", None, EnvCrashed, "content"),
-        pytest.param("surrogate", None, EnvTimeout, "2 seconds", marks=pytest.mark.slow),
-        pytest.param("deep", 100_000, EnvTimeout, "2 seconds", marks=pytest.mark.slow),
+        ("line", LINE + 10**6, str(LINE)),
+        ("requests", 1000, "32"),
+        ("no result", None, "content"),
     ],
 )
 def test_an_answer_beyond_every_limit_costs_the_episode_alone(
-    served: Serve, fault: str, given: object, error: type[Exception], named: str
+    served: Serve, fault: str, given: object, named: str
 ) -> None:
     env = served(fault, given)
-    if error is EnvTimeout:  # nobody answers, so the call runs into its limit
-        env._seconds = 2
-    with pytest.raises(error) as failed:
+    with pytest.raises(EnvCrashed) as failed:
         env.step("echo {}")
     assert SERVER in str(failed.value) and named in str(failed.value) and str(failed.value).isprintable()
-    env._seconds = 60
     env.reset()

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from treeagent.envs import check_env, make_env
-from treeagent.types import Task, UserError
+from treeagent.types import UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
 
@@ -33,18 +33,3 @@ def test_baby_ai_in_words_with_its_own_bot(capsys: pytest.CaptureFixture[str]) -
     assert make_env("minigrid", {"level": "MiniGrid-DoorKey-5x5-v0"}).demonstrator(0.0) is None
     with pytest.raises(UserError, match="level is 'Nowhere-v0'"):
         make_env("minigrid", {"level": "Nowhere-v0"})
-
-
-def test_what_baby_ai_shows_is_named_by_where_it_is() -> None:
-    pytest.importorskip("minigrid", reason="the minigrid extra is not installed")
-    env = make_env("minigrid", {"level": "MiniGrid-DoorKey-5x5-v0"})
-    env.reset(options={"task": Task("door", "", seed=1)})
-    seen = set[str]()
-    rng = random.Random(0)
-    for _ in range(60):
-        seen.update(env.step(rng.choice(["left", "right", "forward", "pickup"]))[0].split("\n")[1:])
-    text = "\n".join(seen)
-    assert "locked yellow door" in text
-    assert "yellow key" in text
-    assert "wall 1 ahead" in text
-    assert "you carry: yellow key" in text

@@ -85,9 +85,7 @@ def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> No
     box, button = ref(env, "textbox"), ref(env, "button")
     for call, words in (
         ("click[0]", "no element 0, use 1 to 5"),
-        ("click[ten]", "no element ten"),
         (f'select {{"ref": "{box}", "option": "none"}}', "has no option none"),
-        (f'scroll {{"ref": "{button}", "direction": "left"}}', "direction must be up or down"),
         (f'scroll {{"ref": "{button}", "direction": "down"}}', "does not scroll"),
         (f'type {{"ref": "{box}"}}', "type needs text"),
     ):
@@ -97,15 +95,8 @@ def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> No
     assert env.step(f"click[{box}]")[4] == {}
 
 
-SLOWER = [
-    pytest.param(page, marks=pytest.mark.slow)
-    for page in ("choose-date", "email-inbox", "click-collapsible", "flight.AA")
-]
-
-
-@pytest.mark.parametrize("page", ["click-tab-2", *SLOWER])
-def test_branches_equal_replays(browser: MiniWoBEnv, page: str) -> None:
-    env = opened(browser, page)
+def test_branches_equal_replays(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "click-tab-2")
     report = check_env(env, env.tasks("train", 1)[0], branches=4, depth=3)
     assert report.passed, report.violations
     assert report.branches == report.equal_branches > 0

@@ -91,10 +91,8 @@ def test_it_plays_as_textworld_itself_does(cache: str, kind: Kind) -> None:
     ("call", "reason"),
     [
         ("dance", "That's not a verb I recognise."),
-        ("undo", "That's not a verb I recognise."),
         ("look then undo", "One thing at a time."),
         ("", "I beg your pardon?"),
-        ("take " + "x" * 300, "That is too long."),
         ("look up potato in cookbook", "Say in full what to do with what."),
         (ToolCall("dance", {"command": "look"}), "no tool dance, use one of: act"),
     ],
@@ -129,15 +127,3 @@ def test_winning_and_losing(env: TextWorldEnv) -> None:
     observation, reward, terminated, _, info = env.step(eat)
     assert observation.endswith("*** You lost! ***")
     assert (reward, terminated, info["components"], env.verify()) == (0.0, True, {"progress": -1}, 0.0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_noise_the_demonstrator_wins(cache: str, kind: Kind) -> None:
-    env = make(cache, kind)
-    begin(env)
-    player, steps = env.demonstrator(0.0), 0
-    while env.legal_actions():
-        assert "tool_error" not in env.step(player.act(random.Random(0))[1])[4]
-        steps += 1
-    assert env.verify() == 1.0
-    assert steps <= 20

@@ -1,7 +1,9 @@
 """Environments that are not part of the core."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import count as numbers
 from typing import Any
 
 from treeagent.types import SPLITS, Split, Task, UserError
@@ -19,3 +21,38 @@ def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -
     """Return tasks that differ only in their seed. Each of the three splits has every third seed."""
     first = SPLITS.index(split)
     return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]
+
+
+_MISSES = 5000
+"""Consecutive draws without a new task after which a split counts as exhausted."""
+
+
+class DrawnTasks:
+    """Tasks that ``draw(seed)`` generates as rows of text. ``Task.data`` holds the rows under ``key``. A hash of the
+    rows decides the split, so no two splits share a task. The prompt can depend on the rows."""
+
+    def __init__(
+        self, name: str, prompt: str | Callable[[Sequence[str]], str], key: str, draw: Callable[[int], Sequence[str]]
+    ) -> None:
+        self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
+        self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+        self._seen, self._seeds = set[str](), numbers()
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """Return tasks as ``Env.tasks`` does; raise ``UserError`` if the split seems to have fewer."""
+        found, end, misses = self._tasks[split], start + count, 0
+        while len(found) < end:
+            seed = next(self._seeds)
+            rows = list(self._draw(seed))
+            text = "/".join(rows)
+            drawn_split = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
+            misses = 0 if drawn_split == split and text not in self._seen else misses + 1
+            if misses > _MISSES:
+                raise UserError(f"{split} has about {len(found)} {self._name} tasks, not {end}: raise option size")
+            if text not in self._seen:
+                self._seen.add(text)
+                known = self._tasks[drawn_split]
+                prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
+                name = f"{self._name}-{drawn_split}-{len(known)}"
+                known.append(Task(name, prompt, drawn_split, seed, {self._key: rows}))
+        return found[start:end]

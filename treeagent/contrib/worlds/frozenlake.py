@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds import required
+from treeagent.contrib.worlds import DrawnTasks, required
 from treeagent.contrib.worlds.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import SnapshotKind, probability
-from treeagent.envs.visit import DrawnTasks
 from treeagent.types import Split, Task, UserError
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from treeagent.contrib.worlds import DrawnTasks
 from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.visit import DrawnTasks, VisitEnv
+from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Square = tuple[int, int]

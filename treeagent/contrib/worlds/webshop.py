@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
-from treeagent.envs.shop.env import ShopDemonstrator
+from treeagent.envs.shop.env import ShopDemonstrator, dollars
 from treeagent.envs.shop.goals import Goal, reward_of
 from treeagent.types import Split, UserError
 
@@ -51,17 +51,21 @@ class WebShopEnv(ShopEnv):
 
     def __init__(self, options: WebShopOptions) -> None:
         self.options = options
-        self.catalogue, self._files = load_webshop(options)
+        catalogue, self._files = load_webshop(options)
         self._matching = FuzzyMatching()
-        self._store = f"webshop{len(self.catalogue.products)}"
-        self._distinct = False
-        self._index({key: each.text for key, each in self.catalogue.products.items()})
+        texts = {key: each.text for key, each in catalogue.products.items()}
+        self._open(f"webshop{len(texts)}", catalogue, texts)
 
     def goals(self, split: Split, count: int, start: int) -> Sequence[tuple[Goal, str]]:
         return self._files.take(split, count, start)
 
     def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
         return self._matching.reward(product, chosen, goal)
+
+    def product_page(self, product: Product) -> str:
+        brand = f" by {product.brand}" if product.brand else ""
+        lines = [f"{product.title}{brand} {dollars(product.price)}", f"features: {', '.join(product.details)}"]
+        return "\n".join([*lines, *(f"{group}: {', '.join(values)}" for group, values in product.options)])
 
     def demonstrator(self, noise: float) -> ShopDemonstrator | None:
         return None

@@ -16,15 +16,6 @@ OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
 """(group, values), in the order of the product's page."""
 
 
-class Department(NamedTuple):
-    """Product types that share attributes and options."""
-
-    name: str
-    types: tuple[str, ...]
-    attributes: tuple[str, ...]
-    options: OptionGroups
-
-
 @dataclass(frozen=True, slots=True)
 class Product:
     """One product of the store."""
@@ -42,7 +33,6 @@ class Product:
     nouns: frozenset[str]
     """Nouns of the title, for WebShop's type reward."""
     brand: str = ""
-    """Empty in a generated catalogue."""
     details: tuple[str, ...] = ()
     """Text of the product page in addition to title, price and options."""
 
@@ -58,14 +48,14 @@ class Difficulty(NamedTuple):
     """The parameters of one value of ``ShopOptions.difficulty``."""
 
     shown: int
-    """Number of attributes in a title."""
+    """Attributes in a title."""
     hidden: int
-    """Number of attributes that only the product page shows."""
+    """Attributes that only the product page shows."""
     hidden_pool: int
-    """Number of a department's ten attributes that no title shows."""
+    """How many of a department's ten attributes no title shows."""
     option_groups: int
     family: int
-    """Number of near-duplicates, including the product itself."""
+    """Near-duplicates, including the product itself."""
     goal_shown: tuple[int, int]
     """Fewest and most shown attributes of a goal; then the same for hidden attributes and for options."""
     goal_hidden: tuple[int, int]
@@ -103,45 +93,30 @@ class Catalogue:
         return tuple(sorted(values))
 
 
-def read_departments() -> list[Department]:
-    """The departments of ``departments.toml``. All have the same colors."""
-
-    def words(text: str) -> tuple[str, ...]:
-        return tuple(text.split(", "))
-
-    found = tomllib.loads(resources.files(__package__).joinpath("departments.toml").read_text(encoding="utf-8"))
-    color = ("color", words(found.pop("colors")))
-    return [
-        Department(
-            name,
-            words(each["types"]),
-            words(each["attributes"]),
-            (color, *((group, words(values)) for group, values in each["options"].items())),
-        )
-        for name, each in found.items()
-    ]
-
-
 @lru_cache(maxsize=8)
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
     """Generate ``count`` products in families of near-duplicates. Equal arguments give equal catalogues."""
-    rng, departments = random.Random(f"catalogue {seed}"), read_departments()
-    types = [(department, type_) for department in departments for type_ in department.types]
-    shown_pools, hidden_pools = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
-    for department in departments:
-        attributes = list(department.attributes)
+    rng = random.Random(f"catalogue {seed}")
+    table = tomllib.loads(resources.files(__package__).joinpath("departments.toml").read_text(encoding="utf-8"))
+    colors = table.pop("colors")
+    types: list[tuple[str, str]] = []
+    pools: dict[str, tuple[Sequence[str], Sequence[str], OptionGroups]] = {}
+    for department, about in table.items():
+        types += [(department, type_) for type_ in about["types"].split(", ")]
+        attributes = about["attributes"].split(", ")
         rng.shuffle(attributes)
-        hidden_pools[department.name] = attributes[: difficulty.hidden_pool]
-        shown_pools[department.name] = attributes[difficulty.hidden_pool :]
+        options = {"color": colors, **about["options"]}
+        offers = tuple((group, tuple(values.split(", "))) for group, values in options.items())
+        pools[department] = attributes[difficulty.hidden_pool :], attributes[: difficulty.hidden_pool], offers
     families: list[list[Product]] = []
     while (left := count - sum(map(len, families))) > 0:
         round_number, index = divmod(len(families), len(types))
         department, type_ = types[index]
+        shown, hidden, offers = pools[department]
         # Rotating the pool gives families of the same type different titles until the pool is used up.
-        pool = shown_pools[department.name]
-        turned = [*pool[round_number % len(pool) :], *pool[: round_number % len(pool)]]
-        size = min(difficulty.family, left)
-        families.append(_family(rng, department, type_, turned, hidden_pools[department.name], difficulty, size))
+        turned = [*shown[round_number % len(shown) :], *shown[: round_number % len(shown)]]
+        family = _family(rng, department, type_, turned, hidden, offers, difficulty, min(difficulty.family, left))
+        families.append(family)
     ids = [f"B{number:04d}" for number in range(count)]
     rng.shuffle(ids)
     rng.shuffle(families)
@@ -153,16 +128,18 @@ def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
             identifier = ids[len(products)]
             products[identifier] = replace(product, id=identifier)
             split_ids[split].append(identifier)
-    hidden = {type_: frozenset(hidden_pools[department.name]) for department, type_ in types}
-    return Catalogue(dict(sorted(products.items())), split_ids, hidden)
+    return Catalogue(
+        dict(sorted(products.items())), split_ids, {type_: frozenset(pools[name][1]) for name, type_ in types}
+    )
 
 
 def _family(
     rng: random.Random,
-    department: Department,
+    department: str,
     type_: str,
     shown_pool: Sequence[str],
     hidden_pool: Sequence[str],
+    offers: OptionGroups,
     difficulty: Difficulty,
     size: int,
 ) -> list[Product]:
@@ -170,12 +147,16 @@ def _family(
 
     def product(shown: Sequence[str], hidden: Sequence[str], options: OptionGroups, price: int) -> Product:
         title, attributes = " ".join((*shown, type_)), tuple(sorted({*shown, *hidden}))
-        path, nouns = ("store", department.name, type_), frozenset(type_.split())
+        path, nouns = ("store", department, type_), frozenset(type_.split())
         return Product("", title, type_, path, attributes, options, price, nouns, details=attributes)
 
     shown = shown_pool[: difficulty.shown]
     hidden = rng.sample(hidden_pool, difficulty.hidden)
-    options = tuple((group, _offer(rng, values)) for group, values in department.options[: difficulty.option_groups])
+    # Some but never all values of each group are offered.
+    options = tuple(
+        (group, _in_order(rng.sample(values, min(3, len(values) - 1)), values))
+        for group, values in offers[: difficulty.option_groups]
+    )
     price = rng.choice(_PRICES)
     family = [product(shown, hidden, options, price)]
     while len(family) < size:
@@ -184,17 +165,15 @@ def _family(
             product(
                 _swap(rng, shown, shown_pool) if "title" in differences else shown,
                 _swap(rng, hidden, hidden_pool) if "hidden" in differences else hidden,
-                _change_offer(rng, options, department) if "option" in differences else options,
+                _change_offer(rng, options, dict(offers)) if "option" in differences else options,
                 rng.choice(_PRICES) if "price" in differences else price,
             )
         )
     return family
 
 
-def _offer(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
-    """Draw some but never all values of a group, in the group's order."""
-    offered = rng.sample(values, min(3, len(values) - 1))
-    return tuple(value for value in values if value in offered)
+def _in_order(chosen: Sequence[str], values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(value for value in values if value in chosen)
 
 
 def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> list[str]:
@@ -203,15 +182,11 @@ def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> lis
     return swapped
 
 
-def _change_offer(rng: random.Random, options: OptionGroups, department: Department) -> OptionGroups:
-    """Return ``options`` with one value of one group replaced by a value that was not offered."""
+def _change_offer(rng: random.Random, options: OptionGroups, every: Mapping[str, tuple[str, ...]]) -> OptionGroups:
+    """Replace one value of one group by a value that was not offered."""
     group, offered = options[changed := rng.randrange(len(options))]
-    every = dict(department.options)[group]
-    swapped = _swap(rng, offered, every)
-    return (*options[:changed], (group, tuple(each for each in every if each in swapped)), *options[changed + 1 :])
-
-
-_WORD = re.compile(r"[a-z0-9]+")
+    swapped = _in_order(_swap(rng, offered, every[group]), every[group])
+    return (*options[:changed], (group, swapped), *options[changed + 1 :])
 
 
 class SearchEngine:
@@ -226,7 +201,7 @@ class SearchEngine:
 
     def search(self, query: str, limit: int) -> tuple[str, ...]:
         """Return the ids of the ``limit`` best texts that share a word with ``query``, best first; ties by id."""
-        words = _WORD.findall(query.lower())
+        words = re.findall(r"[a-z0-9]+", query.lower())
         if not words:
             return ()
         rows = self._connection.execute(

@@ -48,6 +48,8 @@ TOOLS = (
 """WebShop's two actions. Demonstrations write them as texts; tool formats call them by name."""
 _TEXT_CALL = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
 _BUTTONS = {"next >": "next", "< prev": "back", "back to search": "home", "buy now": "buy"}
+_MAX_RESULTS = 50
+"""Most products that a search returns on all its pages together, as in WebShop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,9 @@ class Session:
         return (self.number + 1) * options.page_size >= len(self.results)
 
 
-def _dollars(price: float) -> str:
-    """Format a price: ``$54``, or ``$54.99`` if there are cents."""
-    return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
-
-
-MAX_RESULTS = 50
-"""Most products that a search returns on all its pages together, as in WebShop."""
+def dollars(price: float) -> str:
+    """``$54``, or ``$54.99`` if there are cents."""
+    return f"${price:.2f}".removesuffix(".00")
 
 
 class ShopEnv(ToolEnv[Goal, Session]):
@@ -95,15 +93,17 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def __init__(self, options: ShopOptions | None = None) -> None:
         self.options = options or ShopOptions()
         level, seed = DIFFICULTIES[self.options.difficulty], self.options.catalogue_seed
-        self.catalogue = generate(self.options.products, seed, level)
-        self._generated = GeneratedGoals(self.catalogue, level, seed)
-        self._store = f"shop{self.options.difficulty}-{self.options.products}-{seed}"
-        self._distinct = True
+        catalogue = generate(self.options.products, seed, level)
+        self._generated = GeneratedGoals(catalogue, level, seed)
         # Only titles are indexed: hidden attributes must be read on the product page.
-        self._index({key: each.title for key, each in self.catalogue.products.items()})
+        self._open(
+            f"shop{self.options.difficulty}-{self.options.products}-{seed}",
+            catalogue,
+            {key: each.title for key, each in catalogue.products.items()},
+        )
 
-    def _index(self, texts: Mapping[str, str]) -> None:
-        self._engine = SearchEngine(texts)
+    def _open(self, name: str, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
+        self._store, self.catalogue, self._engine = name, catalogue, SearchEngine(texts)
         # Tree search repeats the same queries often.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
 
@@ -150,7 +150,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return f"{self.task.id} {(visit.page, visit.results, visit.number, visit.product_id, visit.chosen)}"
 
     def demonstrator(self, noise: float) -> "ShopDemonstrator | None":
-        return ShopDemonstrator(self, self.catalogue, self.options, noise)
+        return ShopDemonstrator(self, noise)
 
     def close(self) -> None:
         self._engine.close()
@@ -162,7 +162,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         """Return the session after the action ``name``: search, click, or one of ``_BUTTONS``."""
         match name, session.page:
             case "search", _:
-                return Session("results", self._search(target, MAX_RESULTS), query=target, opened=session.opened)
+                return Session("results", self._search(target, _MAX_RESULTS), query=target, opened=session.opened)
             case "back", "product":
                 return replace(session, page="results", product_id="", chosen=())
             case "back", "results" if session.number > 0:
@@ -200,21 +200,19 @@ class ShopEnv(ToolEnv[Goal, Session]):
             case "product" if before.page == "product":
                 return f"chosen: {', '.join(value for _, value in session.chosen)}"
             case "product":
-                return self._product_page(self._product(session))
+                return self.product_page(self._product(session))
         if not session.results:
             return "no results"
         found = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
-        lines = [f"{label} {product.title} {_dollars(product.price)}" for label, product in found.items()]
+        lines = [f"{label} {product.title} {dollars(product.price)}" for label, product in found.items()]
         return "\n".join(lines if session.last_page(self.options) else [*lines, "next >"])
 
-    def _product_page(self, product: Product) -> str:
-        """Title and price, features, and one line per option group. The generated store writes ``Red/Blue``: with other
-        tokens than in instructions, a very small model learns sooner to distinguish what the page offers."""
-        brand = f" by {product.brand}" if product.brand else ""
-        style, between = (str.capitalize, "/") if self._distinct else (str, ", ")
-        lines = [f"{product.title}{brand} {_dollars(product.price)}"]
-        lines.append(f"features: {', '.join(map(style, product.details))}")
-        lines += [f"{group}: {between.join(map(style, values))}" for group, values in product.options]
+    def product_page(self, product: Product) -> str:
+        """Title and price, features, and one line per option group as ``Red/Blue``: with other tokens than in
+        instructions, a very small model learns sooner to distinguish what the page offers."""
+        lines = [f"{product.title} {dollars(product.price)}"]
+        lines.append(f"features: {', '.join(map(str.capitalize, product.details))}")
+        lines += [f"{group}: {'/'.join(map(str.capitalize, values))}" for group, values in product.options]
         return "\n".join(lines)
 
 
@@ -227,9 +225,8 @@ class ShopDemonstrator:
     thought compares what the conversation shows with what the instruction asks for. With probability ``noise``, a
     decision errs: a sloppy query, another product, a wrong or forgotten option, or a purchase despite a mismatch."""
 
-    def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
-        self._env, self._catalogue, self._options = env, catalogue, options
-        self._noise = probability(noise)
+    def __init__(self, env: ShopEnv, noise: float) -> None:
+        self._env, self._options, self._noise = env, env.options, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         goal, session = self._env.key, self._env.visit
@@ -239,18 +236,21 @@ class ShopDemonstrator:
                 return self._on_results(goal, session, rng, errs)
             case "product":
                 return self._on_product(goal, session, rng, errs)
-            case _:
-                return "", _search(goal, rng, errs)
+        return "", _search(goal, rng, errs)
 
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
-        products = self._catalogue.products
+        products = self._env.catalogue.products
         seen = [products[each] for each in session.results[: (session.number + 1) * self._options.page_size]]
         page = {label: products[each] for label, each in session.listed(self._options).items()}
         # The ranking puts the title with most words of the query first. A title with fewer cannot be the target.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
         judgements: list[str] = []
         for label, product in page.items():
-            verdict = _verdict(goal, session, product, best)
+            verdict = "fits" if product.price <= goal.price_limit else "over"
+            if product.id in session.opened:
+                verdict = "seen"
+            elif goal.type not in product.title or _title_words(goal, product) < best:
+                verdict = "other"
             judgements.append(f"{label} {verdict}")
             if verdict == "fits":
                 return " . ".join(judgements), f"click[{self._slip(label, page, rng) if errs else label}]"
@@ -262,30 +262,27 @@ class ShopDemonstrator:
         return thought, "click[next >]"
 
     def _slip(self, meant: str, page: Mapping[str, Product], rng: random.Random) -> str:
-        """Return the label of a similar product on the page, or a misread label."""
+        """The label of a similar product on the page, or a misread label."""
         others = [label for label in page if label != meant]
         alike = [label for label in others if page[label].type == page[meant].type] or others
         if alike and rng.random() >= _MISREADS:
             return rng.choice(alike)
         if self._options.labels == "number":
             return str(self._options.page_size + 1)
-        return f"B{rng.randrange(len(self._catalogue.products)):04d}"
+        return f"B{rng.randrange(len(self._env.catalogue.products)):04d}"
 
     def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
-        product = self._catalogue.products[session.product_id]
-        chosen = dict(session.chosen)
-        checks = [(attribute, attribute in product.attributes) for attribute in goal.attributes]
-        checks += [(value, product.group_of(value) is not None) for value in goal.options]
+        product, chosen = self._env.catalogue.products[session.product_id], dict(session.chosen)
+        has = {attribute: attribute in product.attributes for attribute in goal.attributes}
+        has |= {value: product.group_of(value) is not None for value in goal.options}
+        checks = [(f"{what} {'yes' if holds else 'no'}", holds) for what, holds in has.items()]
+        under = product.price <= goal.price_limit
+        checks.append((f"{product.price:.0f} {'under' if under else 'over'} {goal.price_limit:.0f}", under))
         judgements: list[str] = []
-        leaves = "click[buy now]" if errs else "click[< prev]"
-        for what, holds in checks:
-            judgements.append(f"{what} {'yes' if holds else 'no'}")
+        for judgement, holds in checks:
+            judgements.append(judgement)
             if not holds:
-                return " . ".join(judgements), leaves
-        over = product.price > goal.price_limit
-        judgements.append(f"{product.price:.0f} {'over' if over else 'under'} {goal.price_limit:.0f}")
-        if over:
-            return " . ".join(judgements), leaves
+                return " . ".join(judgements), "click[buy now]" if errs else "click[< prev]"
         missing = [value for value in goal.options if value not in chosen.values()]
         if not missing:
             return "all chosen", "click[buy now]"
@@ -295,19 +292,9 @@ class ShopDemonstrator:
         offered = dict(product.options)[product.group_of(missing[0]) or ""]
         slips = [f"click[{value}]" for value in offered if value != missing[0]]
         if rng.random() < _MISREADS:
-            slips = [f"click[{value}]" for value in self._catalogue.option_values if value not in offered]
+            slips = [f"click[{value}]" for value in self._env.catalogue.option_values if value not in offered]
         forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
         return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
-
-
-def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
-    """Judge a product by its line in the results: "seen" if opened before, "other" if another product, "over" if too
-    expensive, "fits" otherwise."""
-    if product.id in session.opened:
-        return "seen"
-    if goal.type not in product.title or _title_words(goal, product) < best:
-        return "other"
-    return "fits" if product.price <= goal.price_limit else "over"
 
 
 def _query(goal: Goal) -> str:
@@ -315,7 +302,7 @@ def _query(goal: Goal) -> str:
 
 
 def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
-    """Return a search for the whole query or, as an error, for a query without most of its words."""
+    """A search for the whole query or, as an error, for a query without most of its words."""
     sloppy = [goal.type, goal.type.split()[-1], *goal.attributes]
     return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
 

@@ -1,4 +1,4 @@
-"""Goals drawn from a catalogue, and the instructions that state them."""
+"""Goals drawn from a catalogue, the instructions that state them, and WebShop's reward."""
 
 import hashlib
 import random
@@ -70,20 +70,15 @@ class GeneratedGoals:
         limit = int(product.price) // 10 * 10 + rng.choice((10, 20))
         nouns = tuple(sorted(product.nouns))
         goal = Goal(product.id, product.type, product.category, nouns, tuple(attributes), options, float(limit))
-        return goal, _instruction(rng, goal, product)
-
-
-def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
-    phrase = f"{' '.join(goal.attributes)} {goal.type}"
-    article = "an" if phrase[0] in "aeiou" else "a"
-    choices = " , ".join(f"{product.group_of(value)} {value}" for value in goal.options)
-    return rng.choice(
-        (
-            f"find {article} {phrase} , {choices} , under ${goal.price_limit:.0f}",
-            f"i want {article} {phrase} under ${goal.price_limit:.0f} , {choices}",
-            f"buy {article} {phrase} with {choices} , price under ${goal.price_limit:.0f}",
+        phrase = f"{' '.join(attributes)} {product.type}"
+        article = "an" if phrase[0] in "aeiou" else "a"
+        choices = " , ".join(f"{product.group_of(value)} {value}" for value in options)
+        instructions = (
+            f"find {article} {phrase} , {choices} , under ${limit}",
+            f"i want {article} {phrase} under ${limit} , {choices}",
+            f"buy {article} {phrase} with {choices} , price under ${limit}",
         )
-    )
+        return goal, rng.choice(instructions)
 
 
 def type_reward(product: Product, goal: Goal) -> float:

@@ -200,8 +200,6 @@ def fidelity_table(found: Fidelity) -> Group:
         ("all", found.overall),
         ("unseen page and action", found.unseen),
         ("all that can be told", found.determined),
-        *found.by_kind.items(),
-        ("openings of tasks", found.openings),
         *((f"imagined step {depth} in a row", figures) for depth, figures in found.compounding.items()),
     ):
         if figures is not None:

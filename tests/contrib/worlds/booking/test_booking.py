@@ -149,13 +149,6 @@ def test_text_and_tools_lead_to_the_same_states() -> None:
             assert text.visit == tools.visit and text.verify() == tools.verify()
 
 
-def test_slow_pages_hide_the_page_until_they_are_loaded() -> None:
-    env = BookingEnv(BookingOptions(slow=0.9))
-    env.reset(seed=0)
-    seen = {env.step(env.legal_actions()[0])[0] for _ in range(8)}
-    assert {"loading\n1 wait\n2 reload", "page failed\n1 reload"} & seen
-
-
 def test_the_contract_holds_and_splits_differ() -> None:
     env, other = BookingEnv(BookingOptions(size=5)), BookingEnv(BookingOptions(size=5))
     for task in env.tasks("train", SIX):

@@ -8,12 +8,13 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from treeagent.contrib.worlds import DrawnTasks
 from treeagent.contrib.worlds.planning.domains import DRAW, problem_of, read_domain
 from treeagent.contrib.worlds.planning.planner import FINISH, Planner, PlanningDemonstrator
 from treeagent.contrib.worlds.planning.problem import Domain, Problem, State, prompt_of, sentences
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.visit import DrawnTasks, VisitEnv
+from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
