@@ -28,14 +28,7 @@ from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.report.page import report
-from treeagent.pipeline.rounds import (
-    RoundHistory,
-    audit_before_round,
-    begin,
-    finish_round,
-    search_round,
-    update_round,
-)
+from treeagent.pipeline.rounds import RoundHistory, audit_before_round, begin, finish_round, search_round, update_round
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.store import shard_names
 

@@ -15,8 +15,7 @@ from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_mod
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.imagination import Imagination
-from treeagent.pipeline.imagined_replay import verify_all
+from treeagent.pipeline.imagination import Imagination, verify_all
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search

@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.trackers import require_trackers, tracked
+from treeagent.pipeline.opening import require_trackers, tracked
 
 
 def test_metrics_go_to_tensorboard_by_stage_and_step(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.pipeline import build
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
-from treeagent.pipeline.imagination import Imagination, world_model
-from treeagent.pipeline.imagined_replay import verify_all
+from treeagent.pipeline.imagination import Imagination, verify_all, world_model
 from treeagent.pipeline.metrics import Cost, Emit, Event, meter
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress

@@ -2,18 +2,20 @@
 the settings leave open."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import torch
+from accelerate import tracking
 
 from treeagent.agent.checkpoint import count_weights, load_tokenizer, require_device
-from treeagent.config import COMPARING, LARGE, Method, RunConfig, load_config
+from treeagent.config import COMPARING, LARGE, Method, RunConfig, Tracker, load_config
 from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
@@ -24,7 +26,6 @@ from treeagent.pipeline.imagination import require_world, with_planning_world
 from treeagent.pipeline.processes import shared_workers
 from treeagent.pipeline.progress import Progress, QuietProgress
 from treeagent.pipeline.rewards import Place, make_reward
-from treeagent.pipeline.trackers import require_trackers, tracked
 from treeagent.seams import resolve
 from treeagent.types import Split, UserError
 
@@ -199,3 +200,46 @@ def training_threads(config: RunConfig, checkpoint: Path) -> int:
     if config.workers < 2 or not config.policy.on_cpu or count_weights(checkpoint)[0] < LARGE:
         return threads
     return min(config.workers * threads, max(threads, _MOST_THREADS))
+
+
+@contextmanager
+def tracked(run: Run) -> Iterator[None]:
+    """Context in which the run's metrics also go to every tracker in ``config.trackers``."""
+    opened, before = {name: _open(name, run) for name in run.config.trackers}, run.on_log
+
+    def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        prefixed = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
+        for name, tracker in opened.items():
+            if name == "tensorboard":
+                tracker.log(prefixed, step=step)
+            else:  # these trackers count steps over a whole run, but stages that run in parallel share no step
+                tracker.log(prefixed | {f"{stage}/step": step})
+
+    run.on_log = tell
+    try:
+        yield
+    finally:
+        run.on_log = before
+        for tracker in opened.values():
+            tracker.finish()
+
+
+def require_trackers(config: RunConfig) -> None:
+    """Check that the packages of all trackers are installed."""
+    for name in config.trackers:
+        # wandb creates a folder named "wandb", which Python takes for a package without an origin.
+        if getattr(find_spec(name), "origin", None) is None:
+            raise RunError(
+                f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
+            )
+
+
+def _open(name: Tracker, run: Run) -> Any:
+    makers: dict[Tracker, Callable[[], Any]] = {
+        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
+        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
+        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
+    }
+    tracker = makers[name]()
+    tracker.start()
+    return tracker
