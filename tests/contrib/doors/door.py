@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from openai import OpenAI
 from toy_llama import tokenizer
@@ -21,7 +22,7 @@ from treeagent.pipeline.folder import Run
 from treeagent.types import ToolCall
 
 SETTINGS = load_config(None, ["policy.format=tools"])
-ADD = {
+ADD: Any = {
     "type": "function",
     "function": {
         "name": "add",
@@ -61,7 +62,7 @@ class Scripted(Generator):
         self.said[prompt, ids] = sample.logprobs
         return sample
 
-    def score(self, *given: object) -> list[list[Sample]]:
+    def score(self, *given: Any, **more: Any) -> list[list[Sample]]:
         raise NotImplementedError
 
     def forget(self) -> None:
@@ -93,12 +94,12 @@ def client(address: str, episode: str = "", key: str = "x") -> OpenAI:
     return OpenAI(base_url=f"{address}{start}/v1", api_key=key, max_retries=0)
 
 
-def play(agent: OpenAI, task: str, most: int = 6) -> list[object]:
+def play(agent: OpenAI, task: str, most: int = 6) -> list[Any]:
     """Talk until the model says a text, rewriting the arguments as clients do. Returns the answers."""
-    messages: list[object] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": task}]
-    answers: list[object] = []
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": task}]
+    answers: list[Any] = []
     for _ in range(most):
-        answer = agent.chat.completions.create(model="tiny", messages=messages, tools=[ADD])
+        answer: Any = agent.chat.completions.create(model="tiny", messages=messages, tools=[ADD])
         message = answer.choices[0].message
         answers.append(answer)
         calls = [
@@ -113,5 +114,5 @@ def play(agent: OpenAI, task: str, most: int = 6) -> list[object]:
     return answers
 
 
-def rewritten(call) -> str:
+def rewritten(call: Any) -> str:
     return json.dumps(json.loads(call.function.arguments), indent=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from command import PROGRAM, treeagent
+from command import treeagent
 from toy_llama import tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
@@ -21,6 +21,7 @@ from treeagent.generators.scratch import random_model
 from treeagent.pipeline.trees import stored_trees
 
 ROOT = Path(__file__).parents[3]
+PROGRAM = (sys.executable, "-m", "treeagent")
 SETTINGS = ("policy.format=tools", "policy.max_new_tokens=24", "environment.name=frozenlake", "workers=1")
 SHORT = ("update.validation_tasks=1", "update.rft.max_steps=2", "update.grpo.max_steps=2")
 
@@ -33,8 +34,8 @@ def free_port() -> int:
 
 def started(checkpoint: Path, run: Path, *more: str) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
-    command = [PROGRAM, "proxy", checkpoint, "--out", run, "--port", str(port), "--group", "3", *more, *SETTINGS]
-    process = subprocess.Popen([str(each) for each in command])
+    command = [*PROGRAM, "proxy", checkpoint, "--out", run, "--port", str(port), "--group", "3", *more, *SETTINGS]
+    process = subprocess.Popen([str(each) for each in command], cwd=ROOT)
     for _ in range(600):
         with suppress(httpx.ConnectError):
             httpx.get(f"http://127.0.0.1:{port}/v1/models").raise_for_status()
@@ -88,13 +89,17 @@ def test_a_killed_proxy_goes_on_and_its_run_is_a_run_like_any_other(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_agent_that_knows_nothing_of_treeagent_learns(tmp_path: Path) -> None:
-    """The example's program on the store, from an agent that was stopped early in its imitation."""
-    warm = ["warm_start.episodes=6000", "warm_start.training.max_steps=700", "collect.tasks=1", "evaluate.tasks=1"]
-    done = treeagent("quickstart", "--config", "store", "--out", tmp_path / "run", *warm, 'update.methods=["rft"]',
-                     "update.validation_tasks=40", "update.rft.max_steps=1")  # fmt: skip
+    """The example's program on the store, from an agent that has seen few demonstrations."""
+    warm = {"episodes": 4000, "noise": 0.3, "training.optimiser": '"muon"', "training.learning_rate": 4e-3,
+            "training.warmup_steps": 30, "training.max_steps": 450}  # fmt: skip
+    few = ("collect.tasks=1", "evaluate.tasks=1", "update.rft.max_steps=1", "update.validation_tasks=40")
+    more = ("policy.temperature=0.7", "policy.scratch.width=96", "update.imitation.min_return=1.0", "workers=1")
+    settings = [f"warm_start.{name}={value}" for name, value in warm.items()]
+    run = tmp_path / "run"
+    done = treeagent("quickstart", "--config", "debug", "--out", run, *settings, *few, *more, 'update.methods=["rft"]')
     assert done.returncode == 0, done.stderr
-    program = [sys.executable, ROOT / "examples" / "train_any_agent.py", tmp_path / "run" / "checkpoints" / "base"]
-    settings = ["update.rft.max_steps=150", "update.validation_tasks=40"]
-    said = subprocess.run([*program, tmp_path / "out", "rft", *settings], capture_output=True, text=True, check=True)
+    program = [sys.executable, "-m", "examples.train_any_agent", run / "checkpoints" / "warm", tmp_path / "out"]
+    learning = ("update.rft.max_steps=100", "update.rft.learning_rate=1e-3", "update.rft.validate_every=50")
+    said = subprocess.run([*program, "rft", *learning], cwd=ROOT, capture_output=True, text=True, check=True)
     before, after = map(float, said.stdout.split()[-2:])
     assert after > before

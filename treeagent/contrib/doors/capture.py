@@ -110,7 +110,8 @@ class Play:
 
     def longest(self, ids: tuple[int, ...]) -> tuple[Turn | None, tuple[int, ...]]:
         """The last turn whose ids begin ``ids``, and the ids after it."""
-        best, found = None, [turn for turn in self.turns.values() if not turn.parent]
+        best: Turn | None = None
+        found = [turn for turn in self.turns.values() if not turn.parent]
         while found:
             begun = [turn for turn in found if _starts(ids, turn.context_ids + turn.action.token_ids)]
             if begun:
@@ -185,9 +186,10 @@ class Capture:
 
     def _begin(self, name: str, task: str, named: bool) -> Play:
         self._count += not named
-        number = self._numbers.setdefault(task, 1)
-        if len(self.groups.get((task, number), ())) >= self.group:
-            number = self._numbers[task] = number + 1
+        number = self._numbers.get(task, 1)
+        while len(self.groups.get((task, number), ())) >= self.group:
+            number += 1
+        self._numbers[task] = number
         self.plays[name] = play = Play(name, (task, number), named)
         self.groups.setdefault(play.place, []).append(play)
         if len(self.groups) > _OPEN:

@@ -82,8 +82,9 @@ class Planner:
         self.config, self.policy, self.env = config, policy, env or environment(config)
         self._imagines, self._search = bool(config.evaluate.world), config.search.by("mcts")
         self._real = env_dynamics(self.env, config, "evaluate", reveal_reward=False)
-        self._blind, self._open = self._real, ExitStack()
+        self._blind: Dynamics = self._real
         if self._imagines:
+            self._open = ExitStack()  # until this process ends
             self._blind = self._open.enter_context(world_model(*with_planning_world(config), self.env))
             self._search = replace(self._search, step_seconds=None)
         value = actors.value

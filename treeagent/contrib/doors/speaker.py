@@ -5,6 +5,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from secrets import token_hex
@@ -19,12 +20,11 @@ from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleR
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.structured import Form
 from treeagent.generators.turn import Grammar, ToolCalls, make_grammar, openai_tools
-from treeagent.threads import in_thread
 from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall
 
 _FORMATS = 16
 """Sets of tools that are kept ready."""
-_QUIET, _PATIENCE = 0.05, 0.25
+_QUIET, _PATIENCE = 0.2, 0.5
 """A batch waits for the conversations of the last two, until none came for the first share of the time that the last
 one took, and at most for the second."""
 
@@ -157,10 +157,11 @@ class Speaker:
         self._queue = list[_Waiting]()
         self._runner: asyncio.Task[None] | None = None
         self._calls = set[asyncio.Task[None]]()
+        self._worker = ThreadPoolExecutor(8 if self.generator.concurrent else 1, "sample")
         self._recent: list[set[str]] = [set(), set()]
         """Who was in the last two batches."""
         self._took = 0.0
-        """Seconds of the last batch."""
+        """Seconds of the last batch, or more if those before it took longer."""
 
     def format(self, tools: Sequence[ToolSpec]) -> Format:
         key = tools_key(tools)
@@ -236,11 +237,11 @@ class Speaker:
         )
         started = time.monotonic()
         try:
-            drawn = await in_thread(lambda: self.generator.sample(request))
+            drawn = await asyncio.get_running_loop().run_in_executor(self._worker, self.generator.sample, request)
         except Exception as error:  # what the generator raises becomes the answer to each of its requests
             for each in batch:
                 each.answer.set_exception(error)
             return
-        self._took = time.monotonic() - started
+        self._took = max(time.monotonic() - started, self._took / 2)
         for each, samples in zip(batch, drawn, strict=True):
             each.answer.set_result(samples if isinstance(samples, Failure) else samples[0])

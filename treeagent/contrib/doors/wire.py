@@ -222,7 +222,7 @@ def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end:
 def server(app: Starlette, port: int) -> uvicorn.Server:
     """The server of an application on 127.0.0.1."""
     # A connection stays open while its agent is busy: a request on one that was just closed would be lost.
-    options: Json = {"log_level": "warning", "timeout_keep_alive": 3600, "timeout_graceful_shutdown": 5}
+    options: Json = {"log_level": "warning", "timeout_keep_alive": 600, "timeout_graceful_shutdown": 5}
     return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, access_log=False, **options))
 
 
