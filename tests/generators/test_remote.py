@@ -22,7 +22,7 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import RunConfig, load_config
-from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
@@ -112,19 +112,6 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenA
     asked = len(server.asked)
     same(sampled(generator.score(PROMPTS, candidates, temperature)), here)
     assert len(server.asked) - asked == 4 + 2 + 0 + 3  # one request for each distinct beginning
-
-
-def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:
-    here, there = LocalGenerator(shared_model()), remote(server)
-    stop = draw(here, new=12)[1][2].token_ids[5]
-    cut = draw(there, new=12, stop_id=stop)
-    assert any(sample.token_ids[-1] == stop for samples in cut for sample in samples)
-    same(cut, draw(here, new=12, stop_id=stop))
-    odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: sum(token % 2 for token in ids) == 2)
-    ask = {"stop_id": NEVER, "max_new_tokens": [9, 1, 4, 12], "pauses": [odd, None, odd, None]}
-    drawn = [sampled(each.sample(SampleRequest(PROMPTS, 3, SEEDS, **ask))) for each in (there, here)]  # type: ignore[arg-type]
-    assert len({len(sample.token_ids) for samples in drawn[0] for sample in samples}) > 3
-    same(*drawn)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from test_local import PROMPTS, ids
 from toy_llama import make_grouped_model, plain_logprobs, shared_model
 from transformers import PreTrainedModel
 
-from treeagent.generators import local
 from treeagent.generators.local import LocalGenerator
 
 SHARED = ids(6, 3, 60)
@@ -18,13 +17,6 @@ CANDIDATES: list[list[tuple[int, ...]]] = [
     [(9, 8, 7, 6, 5), (9, 8, 7, 6, 5), (9, 8)],
 ]
 """Some share beginnings, one is the beginning of another, and one prompt has no candidates."""
-
-
-def plain(model: PreTrainedModel, temperature: float = 1.0) -> list[list[list[float]]]:
-    return [
-        [plain_logprobs(model, prompt, each, temperature).tolist() for each in asked]
-        for prompt, asked in zip(PROMPTS, CANDIDATES, strict=True)
-    ]
 
 
 @pytest.mark.parametrize("make", [shared_model, make_grouped_model])
@@ -41,12 +33,3 @@ def test_scores_are_the_plain_forward_passs(make: Callable[[], PreTrainedModel],
             for sample in samples:
                 expected = plain_logprobs(model, prompt, sample.token_ids, temperature or 1.0).tolist()
                 assert sample.logprobs == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("most", [1, 2**28])
-def test_prompts_that_are_split_over_passes_score_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_SCORED_LOGITS", most)
-    scored = LocalGenerator(shared_model()).score(PROMPTS, CANDIDATES)
-    for samples, expected in zip(scored, plain(shared_model()), strict=True):
-        for sample, logprobs in zip(samples, expected, strict=True):
-            assert sample.logprobs == pytest.approx(logprobs, abs=1e-5)

@@ -1,14 +1,9 @@
 """Demonstrations as earlier turns: token for token those of a real conversation of these turns, in every template."""
 
-from collections.abc import Sequence
-
 import pytest
 from template_families import FAMILIES, family
-from toy_llama import make_model, plain_hidden, plain_logprobs, tokenizer
 
-from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
 
 
@@ -49,26 +44,3 @@ def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: st
     shared = chat.shared_ids()
     assert len(shared) > len(chat.encode_action("click[buy]"))
     assert all(chat.prompt_ids(messages)[: len(shared)] == shared for messages in (root, first, second))
-
-
-def requests(chat: ChatFormat, tasks: Sequence[str]) -> list[tuple[int, ...]]:
-    return [chat.prompt_ids((Message("user", task),)) for task in tasks]
-
-
-def test_what_all_prompts_begin_with_is_read_once() -> None:
-    model, chat = make_model(), ChatFormat(tokenizer(), preface="Be brief.", shots=SHOTS)
-    plain, sharing = LocalGenerator(model), LocalGenerator(model)
-    sharing.shared = shared = chat.shared_ids()
-    prompts = requests(chat, ["find a lamp", "find a bed", "search", "a", "find a lamp"])
-    for generator in (plain, sharing):
-        generator.hidden(prompts)
-    different = [prompts[place] for place in range(4)]
-    assert plain.usage.encoded_tokens == sum(map(len, different))
-    assert sharing.usage.encoded_tokens == plain.usage.encoded_tokens - 3 * len(shared)
-    request = SampleRequest(prompts, 3, range(5), stop_id=chat.stop_id, max_new_tokens=6)
-    for prompt, samples in zip(prompts, sharing.sample(request), strict=True):
-        for sample in samples:
-            expected = plain_logprobs(model, prompt, sample.token_ids)
-            assert list(sample.logprobs) == pytest.approx(expected.tolist(), abs=2e-4)
-    for prompt, hidden in zip(prompts, sharing.hidden(prompts), strict=True):
-        assert hidden.tolist() == pytest.approx(plain_hidden(model, prompt).tolist(), abs=2e-4)

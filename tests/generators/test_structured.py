@@ -94,17 +94,6 @@ def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, 
     assert grammar.read(chat.decode(ids)).error == ""
 
 
-@pytest.mark.parametrize("thought", ["", "I see a lamp."])
-@pytest.mark.parametrize("name", ["plain", "blank first", "deepseek"])
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_demonstration_can_be_drawn(format: str, name: str, thought: str) -> None:
-    chat, grammar = talk(format, name)
-    ids = chat.encode_action(grammar.write(thought, ToolCall("say", {"words": "a lamp"})))
-    assert first_refused(form(format, name), chat, ids) is None
-    turn = grammar.read(chat.decode(ids))
-    assert (turn.thought, turn.error) == (thought, "")
-
-
 @pytest.mark.parametrize("marks", ["text", "tokens"])
 def test_thinking_that_the_template_opens_is_closed_first(marks: str) -> None:
     spoken = family("deepseek")

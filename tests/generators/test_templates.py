@@ -104,23 +104,6 @@ def test_of_plain_words_a_prompt_spells_what_the_template_renders(name: str) -> 
     assert spelled(format, *messages) == expected
 
 
-@pytest.mark.parametrize("name", ["qwen", "llama3"])
-def test_tools_are_written_by_a_template_that_knows_them(name: str) -> None:
-    """The tools are written once, without treeagent's instructions. Observations then have the role of a tool."""
-    format = chat(name, tools=True, instructions="Write JSON.")
-    told = (
-        Message("user", "go"),
-        said(format, "x"),
-        Message("user", "a lamp"),
-        said(format, "y"),
-        Message("user", "b"),
-    )
-    prompt = spelled(format, *told)
-    assert prompt.count("Find a thing.") == 1
-    assert "Write JSON." not in prompt
-    assert prompt.count("<tool_response>" if name == "qwen" else "ipython") == 2
-
-
 def made(template: str) -> ChatFormat:
     return ChatFormat(with_template(template, *FAMILIES["qwen"]))
 

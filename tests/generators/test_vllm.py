@@ -1,6 +1,5 @@
 """The vLLM engine against the model that it runs. Needs the vllm extra: pytest -m vllm -W default."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import cast
 import peft
 import pytest
 import torch
-from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, sharpened, tokenizer
+from toy_llama import CONFIG, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Failure, Sample, SampleRequest
@@ -22,10 +21,7 @@ from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
-from treeagent.agent.policy import HeadValue
-from treeagent.agent.value_head import LogprobHead
 from treeagent.generators.vllm import VllmGenerator
-from treeagent.types import Message, State, Task
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns on import
 PROMPTS = [tuple(10 + place % 300 for place in range(length)) for length in (9, 23, 1, 300)]
@@ -90,21 +86,6 @@ def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Pat
     assert difference(engine, network(0), temperature) < 1e-4
     scores = [next_logprobs(each, PROMPTS, [7, 300, 42]) for each in (engine, LocalGenerator(network(0)))]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
-
-
-def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator, folder: Path) -> None:
-    """A head by default reads as many log-probabilities as a request may ask for at most."""
-    assert engine.load(str(folder / "0"), None)
-    local, chat, head = LocalGenerator(network(0)), ChatFormat(tokenizer()), LogprobHead()
-    torch.manual_seed(0)
-    make_read(head, local, range(3, 300))
-    torch.nn.init.normal_(head.output.weight, std=0.1)
-    states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp", "buy now")]
-    here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))
-    assert [each.value for each in there] == pytest.approx([each.value for each in here], abs=1e-4)
-    assert len({round(each.value, 4) for each in here}) == 3
-    [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # its prefix is cached by now
-    assert alone.value == pytest.approx(there[1].value, abs=1e-4)
 
 
 # Each test below has an engine of its own. The end of an engine in this process may end the shared one, too.

@@ -2,9 +2,7 @@
 
 import copy
 
-import pytest
 import torch
-from tiny import make_model
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -43,17 +41,3 @@ def test_matrices_take_muons_step_and_the_rest_adamws() -> None:
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         # torch's Muon rounds to bfloat16 inside. A step is at most 0.1 · 0.2 · √4.
         assert torch.allclose(one, other, rtol=0, atol=5e-4 if name == "matrix.weight" else 0), name
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_muon_leaves_the_output_embedding_to_adamw(tied: bool) -> None:
-    model = make_model()
-    assert not model.config.tie_word_embeddings
-    if tied:
-        model.lm_head.weight = model.get_input_embeddings().weight
-    optimiser = MuonAdamW(model, learning_rate=0.1, weight_decay=0.0)
-    names = {id(one): name for name, one in model.named_parameters()}
-    matrices, others = ({names[id(one)] for one in group["params"]} for group in optimiser.param_groups)
-    assert len(matrices) == 2 * 7  # two layers: q, k, v, o, gate, up, down
-    assert {"model.embed_tokens.weight", "lm_head.weight"} & matrices == set()
-    assert {"model.embed_tokens.weight", *(() if tied else ("lm_head.weight",))} <= others

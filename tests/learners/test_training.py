@@ -3,7 +3,7 @@ trainer."""
 
 import io
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -176,17 +176,6 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
-
-
-def test_batches_hold_every_row_once_per_epoch() -> None:
-    lengths: Sequence[int] = [7 * number % 23 for number in range(101)]
-    batches = Batches(lengths, 8, seed=3)
-    first = list(batches)
-    assert len(first) == len(batches) == 13
-    assert sorted(row for batch in first for row in batch) == list(range(101))
-    assert list(batches) == first
-    batches.set_epoch(1)
-    assert list(batches) != first
 
 
 def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -77,13 +77,6 @@ def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausa
     assert torch.equal(weights(head), before)
 
 
-def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
-    with pytest.raises(ValueError, match="of 0 task"):
-        fit_value(model, ValueHead(HIDDEN), [], ValueConfig())
-    with pytest.raises(ValueError, match="of 1 task"):
-        fit_value(model, ValueHead(HIDDEN), token_rows(2), ValueConfig())
-
-
 def test_a_head_on_log_probabilities_fits_as_one_on_hidden_states_does(model: LlamaForCausalLM) -> None:
     before = weights(model)
     head, rows = LogprobHead(HIDDEN), told_rows(80)

@@ -144,10 +144,6 @@ class LogprobHead(ValueHead):
     def token_ids(self) -> tuple[int, ...]:
         return tuple(self.tokens.tolist())
 
-    @property
-    def chosen(self) -> bool:
-        return len(set(self.token_ids)) == self.hidden_size
-
     @torch.no_grad()
     def choose(self, logprobs: Tensor) -> None:
         """Choose the tokens whose ``logprobs``, [states, vocabulary], explain most of those of all others: each next

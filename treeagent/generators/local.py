@@ -54,13 +54,9 @@ class Segment:
     logits: Tensor | None = None
     """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
-    end: int = field(init=False)
+    end: int = 0
     """Number of tokens from the beginning of the prompt."""
-    bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.end = len(self.token_ids) + (self.parent.end if self.parent else 0)
-        self.bytes = sum(each.nbytes for each in (self.keys_values, self.hidden, self.logits) if each is not None)
+    bytes: int = 0
 
 
 class PrefixCache:
@@ -94,14 +90,16 @@ class PrefixCache:
         return found
 
     def add(self, segment: Segment) -> Segment:
-        siblings = segment.parent.children if segment.parent is not None else self._roots
+        parent, tensors = segment.parent, (segment.keys_values, segment.hidden, segment.logits)
+        segment.end = len(segment.token_ids) + (parent.end if parent is not None else 0)
+        segment.bytes = sum(each.nbytes for each in tensors if each is not None)
+        siblings = parent.children if parent is not None else self._roots
         siblings.setdefault(segment.token_ids[0], []).append(segment)
         self._order[id(segment)] = segment
         self.bytes += segment.bytes
-        ancestor = segment.parent
-        while ancestor is not None:
-            self._order.move_to_end(id(ancestor))
-            ancestor = ancestor.parent
+        while parent is not None:
+            self._order.move_to_end(id(parent))
+            parent = parent.parent
         return segment
 
     def trim(self) -> None:

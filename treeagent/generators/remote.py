@@ -171,7 +171,6 @@ class Server:
             return answer
 
     def served_models(self) -> list[Model]:
-        """The models that the server serves."""
         served = self.ask(lambda: list(self.client.with_options(max_retries=1).models.list()))
         if isinstance(served, Failure):
             raise UserError(f"{served.reason}: start it, or correct {self._section}.url")
@@ -238,7 +237,6 @@ class RemoteGenerator(Server, Generator):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {scores}")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As for ``Generator``."""
         if not request.count:
             return [[] for _ in request.prompts]
         each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
@@ -247,7 +245,6 @@ class RemoteGenerator(Server, Generator):
     def score(
         self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``."""
 
         def ask(asked: list[Asked]) -> list[list[float] | Failure]:
             return self.gather([partial(self._score, *each, temperature or 1.0) for each in asked])

@@ -80,7 +80,6 @@ class VllmGenerator(Generator):
         return True
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As for ``Generator``."""
         limits, grammar = request.limits(self.context), request.form and request.form.lark
         if not request.count:
             return [[] for _ in request.prompts]
@@ -104,15 +103,13 @@ class VllmGenerator(Generator):
     def score(
         self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], temperature: float = 1.0
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``."""
 
         def ask(asked: list[Asked]) -> list[list[float] | Failure]:
             own = {"max_tokens": 1, "temperature": temperature or 1.0, "detokenize": False}
             settings = [SamplingParams(logprob_token_ids=tokens, **own) for _, tokens in asked]
-            answers = self._generate([prompt for prompt, _ in asked], settings)
-            firsts = [answer.outputs[0].logprobs[0] for answer in answers]
+            answers = zip(self._generate([prompt for prompt, _ in asked], settings), asked, strict=True)
             return [
-                [first[token].logprob for token in tokens] for first, (_, tokens) in zip(firsts, asked, strict=True)
+                [answer.outputs[0].logprobs[0][token].logprob for token in tokens] for answer, (_, tokens) in answers
             ]
 
         return score_each_prefix(prompts, candidates, ask)
@@ -134,16 +131,15 @@ class VllmGenerator(Generator):
             self._asleep = False
 
     def _samples(self, answer: RequestOutput, limit: int) -> list[Sample] | Failure:
-        """The samples of a prompt, of at most ``limit`` tokens each. A kernel that overflows gives no numbers."""
         self.usage.generated_tokens += sum(len(each.token_ids) for each in answer.outputs)
         samples = list[Sample]()
-        try:
-            for each in answer.outputs:
-                logprobs = [step[token].logprob for step, token in zip(each.logprobs, each.token_ids, strict=True)]
+        for each in answer.outputs:
+            logprobs = [step[token].logprob for step, token in zip(each.logprobs, each.token_ids, strict=True)]
+            try:
                 samples.append(checked_sample(each.token_ids, logprobs, limit, self._vocabulary))
-            return samples
-        except ValueError as error:
-            return Failure(f"the vLLM engine's answer cannot be used ({error})")
+            except ValueError as error:  # a kernel that overflows gives no numbers
+                return Failure(f"the vLLM engine's answer cannot be used ({error})")
+        return samples
 
     def _generate(self, prompts: Sequence[tuple[int, ...]], settings: Sequence[SamplingParams]) -> list[RequestOutput]:
         self._wake()

@@ -60,7 +60,7 @@ def fit_value(
     context = context_length(model)
     read = (within(row, context) for row in rows)
     training_rows, held_out = _split([row for row in read if row.value_positions], config)
-    if isinstance(head, LogprobHead) and not head.chosen:
+    if isinstance(head, LogprobHead) and not head.tokens.any():
         some = random.Random(config.seed).sample(training_rows, len(training_rows))
         counts = accumulate(len(row.value_positions) for row in some)
         some = some[: sum(count < _CHOSEN_BY for count in counts) + 1]
