@@ -65,7 +65,7 @@ def test_what_cannot_be_left_out_is_refused() -> None:
         reading = CHAT.read(talk)
         assert reading.error.startswith(f"the prompt has {length(*talk)} tokens with its old observations left out, bu")
         assert f"may have {BUDGET}: " in reading.error
-        assert (reading.left_out, CHAT.added_ids(reading)) == ((), ())
+        assert (reading.left_out, reading.added_ids) == ((), ())
     later = (seen("go"), said("a"), seen("x" * BUDGET), said("b"), seen("now"))
     assert CHAT.read(later).error == CHAT.read(later[:3]).error  # this point cannot be reached
 

@@ -37,7 +37,7 @@ def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: st
     chat = ChatFormat(family(name), shots=SHOTS)
     told = spoken(chat, "find a door", "open[door]", "a wall", "back", "a hall")
     root, first, second = told[:1], told[:3], told
-    assert chat.context_ids(root) == chat.prompt_ids(root) == chat.added_ids(chat.read(root))
+    assert chat.context_ids(root) == chat.prompt_ids(root) == chat.read(root).added_ids
     assert chat.prompt_ids(first) == chat.prompt_ids(root) + told[1].token_ids + chat.context_ids(first)
     assert chat.prompt_ids(second) == chat.prompt_ids(first) + told[3].token_ids + chat.context_ids(second)
     assert chat.context_ids(first) == ChatFormat(family(name)).context_ids(first)  # shots do not change it

@@ -103,7 +103,7 @@ class LLMPolicy:
         return [
             replace(
                 proposal,
-                context_ids=self.chat.added_ids(reading),
+                context_ids=reading.added_ids,
                 error=error,
                 left_out=reading.left_out,
                 failed=index in failed,
@@ -259,9 +259,8 @@ def _read_all(
 ) -> tuple[list[Reading], list[tuple[int, ...]], list[str]]:
     """For each state: its reading, its prompt, and the reason why the prompt cannot be read (empty if it can)."""
     readings = [chat.read(state.messages) for state in states]
-    prompts = [chat.prompt_ids(reading.messages) for reading in readings]
-    pairs = zip(readings, prompts, strict=True)
-    return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in pairs]
+    errors = [reading.error or generator.refusal(reading.prompt_ids) for reading in readings]
+    return readings, [reading.prompt_ids for reading in readings], errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +296,7 @@ class HeadValue:
         return [
             Estimate(
                 values[index] - state.paid if index in values else unread,
-                self.chat.added_ids(reading),
+                reading.added_ids,
                 error=errors[index],
                 left_out=reading.left_out,
                 failed=index in failed,

@@ -7,7 +7,7 @@ of some tokens, which engines and servers provide, too. It is saved in a subfold
 
 import json
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,8 +17,6 @@ from torch.nn import functional
 from treeagent.types import UserError
 
 FOLDER = "value_head"
-Reads = Literal["hidden", "logprobs"]
-"""The input of a value head: hidden states, or log-probabilities of tokens."""
 LOGPROBS = 128
 """Number of tokens that a ``LogprobHead`` reads. It is also the most that a request to vLLM may ask for."""
 _LEAST_DEVIATION = 1e-3
@@ -31,7 +29,7 @@ class ValueHead(nn.Module):
     (Sun et al. 2024, "Massive Activations"). w₂ and b₂ start at zero. With ``middle``, u is the mean of two such
     functions; the other one reads the middle layer."""
 
-    reads: ClassVar[Reads] = "hidden"
+    reads: ClassVar[str] = "hidden"
 
     def __init__(
         self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0, *, middle: bool = False

@@ -45,6 +45,9 @@ class Reading:
     """A conversation as the policy reads it: a short note replaces each observation that was left out."""
 
     messages: tuple[Message, ...]
+    prompt_ids: tuple[int, ...]
+    added_ids: tuple[int, ...]
+    """The ids that the messages after the last turn add to the prompt; the whole prompt if it starts anew."""
     left_out: tuple[int, ...] = ()
     """Indices of the observations that were left out, if the last message made the prompt start anew; else empty."""
     error: str = ""
@@ -203,7 +206,7 @@ class ChatFormat:
         """
         limit = self._context_tokens
         if limit is None:
-            return Reading(messages)
+            return Reading(messages, self.prompt_ids(messages), self.context_ids(messages))
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
         read_messages, left_out, is_cut, length = messages, tuple[int, ...](), False, 0
         for end in (*turns, len(messages)):
@@ -216,18 +219,17 @@ class ChatFormat:
             if is_cut and length > limit:
                 return Reading(
                     messages,
+                    (),
+                    (),
                     error=f"the prompt has {length} tokens with its old observations left out, but may have {limit}: "
                     "lower environment.max_steps or the length of observations, or use a model with a longer context",
                 )
             if end < len(messages):
                 length += len(messages[end].token_ids)
-        return Reading(read_messages, left_out if is_cut else ())
-
-    def added_ids(self, reading: Reading) -> tuple[int, ...]:
-        """The ids that the messages after the last turn add to the prompt; the whole prompt if it starts anew."""
-        if reading.error:
-            return ()
-        return self.prompt_ids(reading.messages) if reading.left_out else self.context_ids(reading.messages)
+        prompt = self.prompt_ids(read_messages)
+        if is_cut and left_out:
+            return Reading(read_messages, prompt, prompt, left_out)
+        return Reading(read_messages, prompt, self.context_ids(read_messages))
 
     def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
         """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens."""

@@ -121,11 +121,19 @@ def padded(rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     return {"input_ids": pad(rows, torch.long), "attention_mask": pad([[1] * len(row) for row in rows], torch.long)}
 
 
-def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
-    """Arguments for ``transformers.TrainingArguments``, without console output or network access."""
+@contextmanager
+def lent(
+    model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
+) -> Iterator[dict[str, Any]]:
+    """Lend a model to a trainer, with the value head as a submodule. Yields the trainer's arguments,
+    without console output or network access.
+
+    Weights that are all trained are in float32 meanwhile: in bfloat16 most steps are smaller than half of a weight's
+    last digit. Without Triton, TRL would run the language-model head over every position (30 % of a step on a CPU);
+    here it runs over labelled positions only.
+    """
     schedule = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
-    return {
-        "output_dir": str(hooks.get("checkpoint_dir") or spare),
+    arguments: dict[str, Any] = {
         "learning_rate": config.learning_rate,
         "num_train_epochs": config.epochs,
         "max_steps": config.max_steps or -1,
@@ -151,18 +159,6 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "report_to": "none",
         "disable_tqdm": True,
     }
-
-
-@contextmanager
-def lent(
-    model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
-) -> Iterator[dict[str, Any]]:
-    """Lend a model to a trainer, with the value head as a submodule. Yields the trainer's arguments.
-
-    Weights that are all trained are in float32 meanwhile: in bfloat16 most steps are smaller than half of a weight's
-    last digit. Without Triton, TRL would run the language-model head over every position (30 % of a step on a CPU);
-    here it runs over labelled positions only.
-    """
     whole, dtype = not isinstance(model, PeftModel), model.dtype  # PEFT's adapters are in float32
     if head is not None:
         model.value_head = head.to(model.device)
@@ -171,7 +167,7 @@ def lent(
     labelled_only = patch.object(trl_utils, "_use_triton", lambda device: True)
     try:
         with tempfile.TemporaryDirectory(prefix="treeagent-") as spare, labelled_only, no_old_names():
-            yield _arguments(config, model, hooks, spare)
+            yield arguments | {"output_dir": str(hooks.get("checkpoint_dir") or spare)}
     finally:
         if head is not None:
             del model.value_head

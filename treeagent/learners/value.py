@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.attention import context_length, hidden_states
 from treeagent.learners.common import copy_weights, diverged, padded, restore_weights
 from treeagent.learners.config import ValueConfig
@@ -64,8 +64,7 @@ def fit_value(
         some = random.Random(config.seed).sample(training_rows, len(training_rows))
         counts = accumulate(len(row.value_positions) for row in some)
         some = some[: sum(count < _CHOSEN_BY for count in counts) + 1]
-        logprobs = torch.cat(_features(model, some, "logprobs", config.forward_batch_size))
-        head.to(model.device).choose(logprobs[:_CHOSEN_BY])
+        head.to(model.device).choose(_features(model, head, some, config.forward_batch_size)[:_CHOSEN_BY])
     train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     head.standardise(train[0])
@@ -131,20 +130,15 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 @torch.no_grad()
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
     """The inputs of the head, (positions, features), and the rescaled targets, (positions,)."""
-    head.to(model.device)
     rows = sorted(rows, key=lambda row: len(row.token_ids))
-    tokens = head.tokens if isinstance(head, LogprobHead) else None
-    features = _features(model, rows, head.reads, batch_size, tokens)
-    targets = [target for row in rows for target in row.value_targets]
-    return torch.cat(features), head.rescale(torch.tensor(targets, device=model.device))
+    targets = torch.tensor([target for row in rows for target in row.value_targets], device=model.device)
+    return _features(model, head.to(model.device), rows, batch_size), head.rescale(targets)
 
 
 @torch.no_grad()
-def _features(
-    model: Model, rows: Sequence[TokenRow], reads: Reads, batch_size: int, tokens: Tensor | None = None
-) -> list[Tensor]:
-    """What a head reads at the value positions of each row, (positions, features): hidden states, or log-probabilities
-    of ``tokens`` (by default of the whole vocabulary) as the next token."""
+def _features(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> Tensor:
+    """What the head reads at the value positions of the rows, (positions, features): hidden states, or
+    log-probabilities of its tokens, or of the whole vocabulary before it has chosen them."""
     training, packable, found = model.training, not why_unpackable(model), dict[int, Tensor]()
     model.eval()
     # Rows with a common prefix, or else rows of similar length, go through the model together.
@@ -157,21 +151,20 @@ def _features(
         at = [(number, place) for number, row in enumerate(batch) for place in rows[row].value_positions]
         indices = torch.tensor(at, device=model.device).T.unbind()
         packs = pack_prefixes(model) if packable else nullcontext()
-        if reads == "hidden":
+        if isinstance(head, LogprobHead):
+            with packs, states_at(model, grid[indices]):
+                features = model(**inputs, use_cache=False).logits[0].float().log_softmax(-1)
+            features = features[:, head.tokens] if head.tokens.any() else features
+        else:
             # These hooks run before those that take packs apart, so the states are those of packs.
             with hidden_states(model) as collected, packs as packing:
                 model(**inputs, use_cache=False, logits_to_keep=indices[0][:0])
             places = grid if packing is None else packing.flat_indices
             features = collected[0].flatten(0, 1)[places[indices]].float()
-        else:
-            with packs, states_at(model, grid[indices]):
-                logits = model(**inputs, use_cache=False).logits[0].float()
-            features = logits.log_softmax(-1)
-            features = features if tokens is None else features[:, tokens]
         counts = [len(rows[row].value_positions) for row in batch]
         found.update(zip(batch, torch.split(features, counts), strict=True))
     model.train(training)
-    return [found[row] for row in range(len(rows))]
+    return torch.cat([found[row] for row in range(len(rows))])
 
 
 @torch.no_grad()

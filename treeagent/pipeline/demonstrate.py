@@ -69,7 +69,7 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
         reading = chat.read(messages)
         if reading.error:
             break
-        state, ids = replace(edge.child.state, messages=messages), chat.added_ids(reading)
+        state, ids = replace(edge.child.state, messages=messages), reading.added_ids
         below = replace(edge.child, state=state, context_ids=ids, left_out=reading.left_out, edges=[])
         node.edges.append(replace(edge, action=action, child=below))
         node = below

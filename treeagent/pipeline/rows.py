@@ -77,7 +77,7 @@ def read_ends(tree: Tree, chat: ChatFormat) -> None:
     for node in tree.nodes():
         if node.final and node.state.messages and not is_read(node):
             reading = chat.read(node.state.messages)
-            node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
+            node.context_ids, node.left_out = reading.added_ids, reading.left_out
 
 
 def sample_value_rows(
