@@ -36,11 +36,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.command import options_digest, parser, record_of
 from benchmarks.record import Row
+from treeagent.agent.checkpoint import with_adapter
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.config import LoraConfig, VllmConfig
 from treeagent.learners.config import GRPOConfig, Precision, SFTConfig
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_sft
 from treeagent.views.advantages import AdvantageRow

@@ -31,14 +31,13 @@ import torch
 from transformers import GenerationConfig
 
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, start_of, starting
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, with_adapter
 from treeagent.config import Method, RunConfig
 from treeagent.learners import packed, value
 from treeagent.learners.common import Hooks
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.pipeline.build import make_chat, value_head

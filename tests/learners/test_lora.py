@@ -12,14 +12,13 @@ from peft import PeftModel
 from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, weights
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint, with_adapter
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Hooks, TrainResult
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.types import UserError
 

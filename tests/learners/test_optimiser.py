@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from treeagent.learners.optimiser import MuonAdamW
+from treeagent.learners.common import MuonAdamW
 
 
 class Tied(nn.Module):

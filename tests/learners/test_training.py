@@ -13,13 +13,13 @@ import torch
 from tiny import HIDDEN, advantage_rows, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treeagent.agent.checkpoint import with_adapter
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Batches, Hooks, TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_distil, train_sft
 from treeagent.store import StoreError
 from treeagent.types import UserError

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import psutil
+import peft
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -28,7 +28,7 @@ from transformers import (
 from transformers.utils import logging
 
 from treeagent.agent.value_head import FOLDER, ValueHead
-from treeagent.generators.config import DType
+from treeagent.generators.config import LORA_SCALE, DType, LoraConfig
 from treeagent.store import StoreError, regular, replace_folder
 from treeagent.types import UserError
 
@@ -114,8 +114,6 @@ def load_checkpoint(
     """Load a checkpoint from a folder or a hub name. A ``merged`` adapter samples faster, but cannot be trained."""
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
-        if device_map in (None, "cpu"):
-            _require_memory(base, dtype)
         base_model = AutoModelForCausalLM.from_pretrained(
             base, dtype=dtype, device_map=device_map, trust_remote_code=False
         )
@@ -134,20 +132,6 @@ def load_checkpoint(
             "model to its tokenizer (resize_token_embeddings), or take the tokenizer that it was trained with"
         )
     return Checkpoint(model, tokenizer, head)
-
-
-def _require_memory(base: str, dtype: DType) -> None:
-    """Check that the weights fit into this machine's memory, before they are downloaded or read."""
-    weights, stored_dtype = count_weights(base)
-    number = stored_dtype if dtype == "auto" else getattr(torch, dtype)
-    needed, memory = weights * number.itemsize, psutil.virtual_memory().total
-    if needed > memory:
-        form = str(number).removeprefix("torch.")
-        raise UserError(
-            f"the weights of {base} take {needed / 2**30:.1f} GiB as {form}, but this machine has "
-            f"{memory / 2**30:.1f} GiB of memory: use a smaller model, policy.dtype=bfloat16, a GPU by "
-            "policy.device_map=cuda, or a server by policy.generator=remote"
-        )
 
 
 def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
@@ -231,14 +215,34 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():
         adapted = get_peft_model(model, config)
-    expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    if {key: each.shape for key, each in saved.items()} != {key: each.shape for key, each in expected.items()}:
-        raise UserError(
-            f"the adapter in {folder} does not fit the {type(model).__name__} in {model.name_or_path}: it was made "
-            "for a model of other layers or sizes; restore that one"
-        )
-    set_peft_model_state_dict(adapted, saved)
+    if set_peft_model_state_dict(adapted, saved).unexpected_keys:
+        raise UserError(f"the adapter in {folder} was made for a model of other layers: restore that model")
     return cast(PeftModel, adapted)
+
+
+def with_adapter(
+    model: PreTrainedModel | PeftModel, config: LoraConfig | None, seed: int
+) -> PreTrainedModel | PeftModel:
+    """The model with an adapter (LoRA), whose weights alone are trained; without a ``config``, the model itself. One
+    that has an adapter keeps it, if it fits ``config``."""
+    if config is None:
+        return model
+    if isinstance(model, PeftModel):
+        if (rank := model.active_peft_config.r) != config.rank:
+            raise UserError(
+                f"the checkpoint's adapter has rank {rank}, but lora asks for {config.rank}: restore this setting, or "
+                "make it part of its base (treeagent export) to begin another"
+            )
+        return model
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.rank,
+        lora_alpha=LORA_SCALE * config.rank,  # type: ignore[arg-type]  # PEFT takes any number
+        target_modules="all-linear",
+    )
+    with torch.random.fork_rng(devices=[]), no_old_names():
+        torch.manual_seed(seed)
+        return cast(PeftModel, get_peft_model(model, settings))
 
 
 def require_device(key: str, device: str | None) -> None:

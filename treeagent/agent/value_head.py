@@ -87,7 +87,7 @@ class ValueHead(nn.Module):
         return low + (high - low) * torch.sigmoid(self(features))
 
     def rescale(self, targets: Tensor) -> Tensor:
-        """Map outcomes in reward units to [0, 1]."""
+        """Outcomes in reward units as numbers from 0 to 1."""
         low, high = self.reward_range
         outside = targets[~((targets >= low) & (targets <= high))]
         if outside.numel():

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
+from treeagent.agent.checkpoint import (
+    Checkpoint,
+    base_and_adapter,
+    has_head,
+    load_checkpoint,
+    load_tokenizer,
+    with_adapter,
+)
 from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -28,7 +35,6 @@ from treeagent.generators.config import ModelConfig, ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import Grammar, make_grammar, openai_tools
-from treeagent.learners.lora import with_adapter
 from treeagent.pipeline.play import Actors
 from treeagent.pipeline.shots import MOST_TRIES, Shot, played_shots, read_shots
 from treeagent.seams import checked, resolve

@@ -11,14 +11,13 @@ from typing import Any
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.config import Method, RunConfig, Training
 from treeagent.generators.turn import make_grammar
 from treeagent.learners.common import TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, OptimiserConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_distil, train_sft
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.pipeline import build

@@ -17,12 +17,12 @@ import torch
 from accelerate import PartialState
 from tiny import advantage_rows, make_model, make_tokenizer, pairs, policy_rows, token_rows, weights
 
+from treeagent.agent.checkpoint import with_adapter
 from treeagent.contrib.scale.sharding import run_on_leader, sharing
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_distil, train_sft
 from treeagent.types import UserError

@@ -16,7 +16,7 @@ import torch
 from accelerate import PartialState
 from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.agent.value_head import ValueHead
 from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
 from treeagent.generators.base import SampleRequest
@@ -24,7 +24,6 @@ from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value

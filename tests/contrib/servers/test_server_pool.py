@@ -9,7 +9,7 @@ import torch
 from openai_server import BRING, OpenAIServer, serving
 from toy_llama import CONFIG, make_model, shared_model, tokenizer
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.config import load_config
 from treeagent.contrib.servers import pool as pooling
 from treeagent.contrib.servers.pool import Pool, Servers
@@ -19,7 +19,6 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
-from treeagent.learners.lora import with_adapter
 from treeagent.types import UserError
 
 CHAT, NEVER = ChatFormat(tokenizer()), len(tokenizer()) - 1

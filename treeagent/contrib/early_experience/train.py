@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.contrib.early_experience.rows import reflection_rows, world_rows
 from treeagent.generators.turn import make_grammar
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.folder import Run

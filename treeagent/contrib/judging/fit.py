@@ -8,12 +8,11 @@ from pathlib import Path
 import orjson
 import torch
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.agent.value_head import ValueHead
 from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit
 from treeagent.contrib.judging.comparisons import Comparison, End, comparisons, ends
 from treeagent.contrib.judging.learner import FitOptions, calibrate, scores, train_reward
-from treeagent.learners.lora import with_adapter
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.rows import read_ends
