@@ -346,12 +346,6 @@ class WorldConfig(ModelConfig):
     """First words of actions whose answers nothing can tell, such as "search"; they need only be consistent."""
     training: Training = Field(default_factory=Training)
 
-    @model_validator(mode="after")
-    def _names_what_it_needs(self) -> Self:
-        if self.model is None and (self.generator == "remote" or self.lora):
-            raise ValueError(f"model is unset, but generator {self.generator!r} or lora needs one: name it")
-        return self
-
 
 @dataclass(frozen=True, config=_STRICT)
 class RunConfig:

@@ -159,16 +159,15 @@ def fit_to_machine(
     """
     policy, name, said = config.policy, checkpoint or config.policy.model, ""
     dtype, precision = policy.dtype, config.training.precision
-    counted = policy.on_cpu and policy.generator == "local" and name is not None
-    weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
-    large = weights >= LARGE
-    if large:
+    counted = name is not None and policy.on_cpu and policy.generator == "local"
+    weights, own = count_weights(str(name)) if counted else (0, torch.float32)
+    if large := weights >= LARGE:
         # Only AMX multiplies bfloat16 matrices in hardware; AVX512-BF16 alone is slower than float32.
-        fast = torch.cpu.get_capabilities().get("amx_bf16") is True
+        form: Literal["bfloat16", "auto"] = "bfloat16" if torch.cpu.get_capabilities().get("amx_bf16") else "auto"
         if dtype == "auto":
-            dtype = begun.policy.dtype if begun else "bfloat16" if fast else "auto"
+            dtype = begun.policy.dtype if begun else form
         if precision == "auto":
-            precision = begun.training.precision if begun else "bfloat16" if fast else "auto"
+            precision = begun.training.precision if begun else form
     elif not policy.on_cpu and precision == "auto" and torch.cuda.is_available():
         supported = torch.cuda.is_bf16_supported(including_emulation=False)
         precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
@@ -184,9 +183,9 @@ def fit_to_machine(
     training = replace(config.training, precision=precision)
     chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype), training=training)
     if large:
-        form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
+        sampled = str(own).removeprefix("torch.") if dtype == "auto" else dtype
         said = (
-            f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and "
+            f"{name}: {weights / 1e6:,.0f} million weights sample in {sampled} ({size / 2**30:.1f} GiB a worker) and "
             f"train in {chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, "
             "training.precision, workers and threads change this)"
         )
