@@ -194,9 +194,9 @@ def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
         *_, (start, _) = tree.segments(path)
         prompt, messages = tree.prompt_ids(path), as_read(node.state.messages, start.left_out)
         found.setdefault(prompt, messages)
-        *earlier, last = messages
-        kept, prefix = (earlier, last.content) if last.partial else (messages, "")
-        for edge in node.edges:  # an action may continue a partial turn
+        for edge in node.edges:
+            *earlier, last = messages
+            kept, prefix = (earlier, last.content) if last.partial else (messages, "")  # of a turn that goes on
             turn = Message("assistant", prefix + edge.action.text, partial=edge.thought)
             found.setdefault(prompt + edge.action.token_ids, (*kept, turn))
     return found
