@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from treeagent.contrib.worlds.qa import QaEnv, QaOptions
+from treeagent.contrib.worlds.qa.corpus import Index, OwnFiles, Passage
 from treeagent.contrib.worlds.qa.encyclopedia import Encyclopedia
-from treeagent.contrib.worlds.qa.files import OwnFiles
-from treeagent.contrib.worlds.qa.index import Index, Passage
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import SPLITS, ToolCall, UserError

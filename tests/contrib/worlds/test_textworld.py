@@ -15,7 +15,7 @@ from treeagent.types import ToolCall
 
 textworld = pytest.importorskip("textworld", reason="the textworld extra is not installed")
 
-KINDS: tuple[Kind, ...] = ("cooking", "coin_collector", "treasure_hunter", "custom")
+KINDS: tuple[Kind, ...] = ("cooking", "coin_collector")
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,22 @@
 """The environment of ALFWorld's games."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from treeagent.contrib.worlds import required
-from treeagent.contrib.worlds.alfworld.demonstrator import AlfworldDemonstrator
 from treeagent.contrib.worlds.alfworld.game import Game
-from treeagent.contrib.worlds.alfworld.games import AlfworldOptions, game_data, generated_task, official_games, spec_of
-from treeagent.envs.base import StepResult, ToolSpec, task_to_play
+from treeagent.contrib.worlds.alfworld.games import (
+    STATIONS,
+    AlfworldOptions,
+    GameSpec,
+    game_data,
+    generated_task,
+    official_games,
+    spec_of,
+)
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -39,14 +47,14 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         self._loaded = functools.lru_cache(LOADED)(lambda source: Game(game_data(source)))
 
     @property
-    def _game(self) -> Game:
+    def game(self) -> Game:
         return self._loaded(spec_of(self.task) if self._folder is None else str(self.task.data.get("game")))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         self._at = task_to_play(self, seed, options), ()
-        return self._shown(f"{self._game.objective}\n{self._game.opening}"), {"generated": self._folder is None}
+        return self._shown(f"{self.game.objective}\n{self.game.opening}"), {"generated": self._folder is None}
 
     def step(self, action: str | ToolCall) -> StepResult:
         over = self.verify() == 1.0
@@ -55,7 +63,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         if isinstance(call, str):
             return call, 0.0, over, False, {"tool_error": call}
         before = self.visit
-        text, history = self._game.play(before, str(call.arguments["command"]))
+        text, history = self.game.play(before, str(call.arguments["command"]))
         if history == before:
             return text, 0.0, False, False, {"tool_error": text}
         self.visit = history
@@ -66,7 +74,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        return self._game.commands(self.visit)
+        return self.game.commands(self.visit)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if self._folder is None:
@@ -77,15 +85,13 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return known[start : start + count]
 
     def verify(self) -> float:
-        return float(self._game.at(self.visit).won)
+        return float(self.game.at(self.visit).won)
 
     def state_key(self) -> str:
-        return f"{self.task.id} {self._game.key(self.visit)}"
+        return f"{self.task.id} {self.game.key(self.visit)}"
 
-    def demonstrator(self, noise: float) -> AlfworldDemonstrator | None:
-        if self._folder is not None:
-            return None
-        return AlfworldDemonstrator(lambda: (spec_of(self.task), self._game, self.visit), noise)
+    def demonstrator(self, noise: float) -> "AlfworldDemonstrator | None":
+        return AlfworldDemonstrator(self, noise) if self._folder is None else None
 
     def close(self) -> None:
         self._loaded.cache_clear()
@@ -93,3 +99,70 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
     def _shown(self, text: str) -> str:
         commands = self.legal_actions() if self.options.show_commands else []
         return f"{text}\nCommands: {'; '.join(commands)}" if commands else text
+
+
+class AlfworldDemonstrator:
+    """Looks into one receptacle after another until it finds the target, processes it as the task asks, and puts it
+    into the goal. It returns only to objects that it has seen. With probability ``noise`` it gives another admissible
+    command, and continues from the state that this leads to. Its thoughts are always correct."""
+
+    def __init__(self, env: AlfworldEnv, noise: float) -> None:
+        self._env, self._noise = env, probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        game, history = self._env.game, self._env.visit
+        commands = game.commands(history)
+        thought, meant = _meant(spec_of(self._env.task), game, history, commands)
+        others = [command for command in commands if command != meant]
+        return thought, rng.choice(others) if others and rng.random() < self._noise else meant
+
+
+def _meant(spec: GameSpec, game: Game, history: tuple[str, ...], commands: Sequence[str]) -> tuple[str, str]:
+    target, goal, held = spec.target.lower(), spec.goal.lower(), _held_object(history)
+    if not held:
+        in_place: set[str] = set()
+        if spec.kind == "pick_two_obj_and_place":
+            in_place = {name for name, where in game.objects(history) if where.startswith(f"{goal} ")}
+        takes = [each for each in commands if each.removeprefix("take ").split(" from ")[0] not in in_place]
+        take = _first_command(takes, f"take {target} ")
+        return f"find {target}", take or _seek(game, history, target, commands, in_place)
+    if not held.startswith(f"{target} "):
+        return f"leave {held}", _first_command(commands, "move ", "go to ")
+    if spec.kind == "look_at_obj_in_light":
+        return f"use {goal}", _first_command(commands, f"use {goal} ") or _seek(game, history, goal, commands)
+    verb, station = STATIONS.get(spec.kind, ("", ""))
+    if verb and not any(command.startswith(f"{verb} {held} ") for command in history):
+        return f"{verb} {target}", _first_command(commands, f"{verb} {held} ", f"go to {station.lower()} ", "")
+    return f"put {target} in {goal}", _first_command(
+        commands, f"move {held} to {goal} ", f"open {goal} ", f"go to {goal} "
+    )
+
+
+def _seek(
+    game: Game, history: tuple[str, ...], kind: str, commands: Sequence[str], in_place: Collection[str] = ()
+) -> str:
+    """Return a command that leads to an object of a kind: to a receptacle where one was seen, or else to one that has
+    not been looked into yet."""
+    looked = game.at(history).inspected
+    seen = tuple(
+        f" {where}"
+        for name, where in game.objects(history)
+        if name.startswith(f"{kind} ") and name not in in_place and where in looked
+    )
+    opens = [command for command in commands if command.startswith("open ")]
+    ahead = [command for command in commands if command.startswith("go to ")]
+    known = [command for command in opens + ahead if command.endswith(seen)]
+    new = [each for each in opens + ahead if each.removeprefix("go to ").removeprefix("open ") not in looked]
+    return (known or new or ahead or list(commands))[0]
+
+
+def _first_command(commands: Sequence[str], *starts: str) -> str:
+    """Return the first command that has one of the prefixes ``starts``, trying these in order; empty if there is
+    none."""
+    found = (command for start in starts for command in commands if command.startswith(start))
+    return next(found, "")
+
+
+def _held_object(history: Sequence[str]) -> str:
+    last = next((command for command in reversed(history) if command.startswith(("take ", "move "))), "")
+    return last.removeprefix("take ").split(" from ")[0] if last.startswith("take ") else ""

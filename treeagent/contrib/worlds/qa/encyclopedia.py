@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 
 from pydantic_core import to_jsonable_python
 
-from treeagent.contrib.worlds.qa.files import Hop, Question
-from treeagent.contrib.worlds.qa.index import Passage
+from treeagent.contrib.worlds.qa.corpus import Hop, Passage, Question
 from treeagent.types import SPLITS, Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]

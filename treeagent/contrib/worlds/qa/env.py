@@ -9,9 +9,8 @@ from typing import Self
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, FilePath, model_validator
 
+from treeagent.contrib.worlds.qa.corpus import Index, OwnFiles, Question, right
 from treeagent.contrib.worlds.qa.encyclopedia import Encyclopedia
-from treeagent.contrib.worlds.qa.files import OwnFiles, Question, right
-from treeagent.contrib.worlds.qa.index import Index
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv

@@ -22,8 +22,6 @@ from treeagent.types import Split, Task, ToolCall
 
 LOADED = 128
 """Games kept in memory, 2 to 5 MB each. Loading another one takes about 30 ms."""
-_NEVER_LOST = ("coin_collector", "custom")
-"""Kinds of games that cannot be lost. In the others, a meal can be spoilt or the wrong treasure taken."""
 _COMMAND = {"type": "string", "description": "An imperative sentence, such as: take knife from counter"}
 _ACT = ToolSpec(
     "act",
@@ -45,7 +43,7 @@ class TextWorldEnv(VisitEnv[Position]):
         self.options = options or TextWorldOptions()
         with contained():
             required("textworld")
-        self.only_success_ends = self.options.kind in _NEVER_LOST
+        self.only_success_ends = self.options.kind == "coin_collector"  # a meal can be spoilt
         cache = cache_folder(self.options.cache)
         self._loaded = functools.lru_cache(LOADED)(lambda spec: Story(compiled_folder(spec, cache)))
 
@@ -61,9 +59,7 @@ class TextWorldEnv(VisitEnv[Position]):
         spec = spec_of(task)
         story = self._loaded(spec)
         self._at = task, story.start
-        # An objective that equals the prompt is not repeated.
-        lines = dict.fromkeys((PROMPTS[spec.kind], story.objective, story.opening))
-        return self._shown("\n".join(lines)), {}
+        return self._shown(f"{PROMPTS[spec.kind]}\n{story.opening}"), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
         story, before = self.story, self.visit

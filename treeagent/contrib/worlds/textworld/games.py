@@ -19,7 +19,7 @@ from treeagent.contrib.worlds.textworld.text import write_plainly
 from treeagent.envs.base import task_data
 from treeagent.types import SPLITS, Split, Task, UserError, derive_seed
 
-Kind = Literal["cooking", "coin_collector", "treasure_hunter", "custom"]
+Kind = Literal["cooking", "coin_collector"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -27,7 +27,7 @@ class TextWorldOptions:
     """Settings of ``TextWorldEnv``."""
 
     kind: Kind = "cooking"
-    """TextWorld's challenge. ``custom`` is its general generator."""
+    """TextWorld's challenge."""
     difficulty: int = Field(default=2, ge=1, le=5)
     """Level of ``games.LEVELS``. For cooking, levels 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of
     Adhikari et al. 2020 (GATA)."""
@@ -52,7 +52,6 @@ class GameSpec:
     kind: Kind
     rooms: int
     seed: int = 0
-    objects: int = 0
     quest_length: int = 0
     ingredients: int = 0
     cut: bool = False
@@ -75,22 +74,12 @@ LEVELS: Mapping[Kind, tuple[GameSpec, ...]] = {
         GameSpec("cooking", rooms=12, ingredients=3, cut=True, cook=True),
     ),
     "coin_collector": tuple(GameSpec("coin_collector", rooms=2 * n, quest_length=n) for n in (3, 5, 8, 12, 20)),
-    "treasure_hunter": tuple(
-        GameSpec("treasure_hunter", rooms=rooms, quest_length=length)
-        for rooms, length in ((5, 3), (5, 5), (10, 5), (10, 8), (20, 8))
-    ),
-    "custom": tuple(
-        GameSpec("custom", rooms=rooms, objects=objects, quest_length=length)
-        for rooms, objects, length in ((2, 4, 2), (3, 6, 3), (5, 8, 5), (8, 12, 7), (12, 20, 10))
-    ),
 }
 """Games by kind and difficulty, from 1."""
 
 PROMPTS: Mapping[Kind, str] = {
     "cooking": "Follow the recipe in the cookbook, then eat the meal.",
     "coin_collector": "Find the coin and take it.",
-    "treasure_hunter": "Find the treasure and take it.",
-    "custom": "Do what the game asks for.",
 }
 
 _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
@@ -166,7 +155,7 @@ def _compile(spec: GameSpec, folder: Path) -> None:
         with contained():
             game = _generate(spec)
             write_plainly(game)
-            game.objective = _plain_objective(spec, game)
+            game.objective = PROMPTS[spec.kind]
             compile_game(game, options)
     except (OSError, CouldNotCompileGameError) as error:
         raise UserError(
@@ -196,8 +185,6 @@ def _generate(spec: GameSpec) -> Any:
 def _made(spec: GameSpec, options: Any) -> Any:
     from textworld.challenges.tw_coin_collector import coin_collector
     from textworld.challenges.tw_cooking import cooking
-    from textworld.challenges.tw_treasure_hunter import treasure_hunter
-    from textworld.generator import make_game
 
     if spec.kind == "cooking":
         settings = {
@@ -213,16 +200,9 @@ def _made(spec: GameSpec, options: Any) -> Any:
         }
         return cooking.make(settings, options)
     options.nb_rooms, options.quest_length = spec.rooms, spec.quest_length
-    if spec.kind == "custom":
-        options.nb_objects = spec.objects
-        return make_game(options)
-    if spec.kind == "coin_collector":
-        options.kb = _knowledge(coin_collector.KB_PATH)
-        options.grammar.allowed_variables_numbering = True
-        return coin_collector.make_game("simple", options)
-    options.kb = _knowledge(treasure_hunter.KB_PATH)
-    mode = "easy" if spec.rooms < 10 else "medium" if spec.rooms < 20 else "hard"
-    return treasure_hunter.make_game(mode, options)
+    options.kb = _knowledge(coin_collector.KB_PATH)
+    options.grammar.allowed_variables_numbering = True
+    return coin_collector.make_game("simple", options)
 
 
 @functools.cache
@@ -231,11 +211,3 @@ def _knowledge(path: str) -> Any:
     from textworld.generator.data import KnowledgeBase
 
     return KnowledgeBase.load(path)
-
-
-def _plain_objective(spec: GameSpec, game: Any) -> str:
-    if spec.kind in ("cooking", "coin_collector"):
-        return PROMPTS[spec.kind]
-    # The location of the treasure is cut off, because the player has to find it.
-    goal: str = game.walkthrough[-1]
-    return goal.partition(" from ")[0] if spec.kind == "treasure_hunter" else goal

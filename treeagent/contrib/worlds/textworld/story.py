@@ -99,7 +99,6 @@ class Story:
         game = Game.load(str(folder / GAME))
         self._verbs = frozenset(game.verbs)
         self._track = _tracker(game, Inform7Game(game))
-        self.objective: str = game.objective
         self._replies: dict[tuple[Position, str], tuple[str, Position]] = {}
         raw, _ = self._interpreter.reset()
         self.opening = opening(raw)
