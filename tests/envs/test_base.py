@@ -193,6 +193,18 @@ def test_each_broken_rule_is_named(make: Callable[[], Counter], sentence: str) -
     assert any(sentence in violation for violation in report.violations), report.violations
 
 
+def test_an_end_that_is_no_success_is_told_where_only_successes_end() -> None:
+    class Pit(Counter):
+        only_success_ends = True
+
+        def step(self, action: str | ToolCall) -> StepResult:
+            observation, reward, terminated, truncated, info = super().step(action)
+            return observation, reward, terminated or self.value < 0, truncated, info
+
+    [violation] = check_env(Pit(), TASK).violations
+    assert "only_success_ends" in violation
+
+
 def test_a_listed_action_that_a_step_refuses_is_named() -> None:
     class Boastful(ExactCounter):
         def legal_actions(self) -> list[str] | None:

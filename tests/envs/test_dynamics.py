@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
+from faulty_envs import Dice, WordsPolicy
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, SnapshotKind
@@ -96,16 +96,6 @@ def test_equal_places_are_equal_states_only_with_as_many_steps_left() -> None:
 
     assert key("search[lamp]", "click[next >]", "click[< prev]") == key("", "search[boot]", "search[lamp]")
     assert key("search[lamp]") != key("search[boot]", "search[lamp]") != key("", "", "search[lamp]")
-
-
-@pytest.mark.parametrize(
-    ("fault", "at"), [("garbage", "reset"), ("no number", "step"), ("raise", "step"), ("raise", "verify")]
-)
-def test_in_this_process_too_a_fault_costs_its_own_tree_only(fault: str, at: str) -> None:
-    trees = grow(Stairs(), [stairs_task(0), stairs_task(1, fault, at), stairs_task(2)], WordsPolicy("up", "down"))
-    assert [bool(tree.error) for tree in trees] == [False, True, False]
-    assert trees[0].root.value == trees[2].root.value
-    assert trees[0].budget.simulations == trees[2].budget.simulations > 10
 
 
 def grow(env: Env, tasks: Sequence[Task], policy: Policy, reveal_reward: bool = True) -> list[Tree]:

@@ -1,13 +1,8 @@
 """``WorkerEnv``: everything that an environment offers, from a process whose faults cost one task."""
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
 import sys
-import textwrap
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -18,8 +13,6 @@ from faulty_envs import (
     Stairs,
     WordsPolicy,
     children,
-    gone,
-    runs,
     stairs_task,
 )
 
@@ -140,54 +133,6 @@ def test_what_cannot_be_used_is_refused_at_the_door() -> None:
         WorkerEnv("shopp")
     with pytest.raises(EnvTimeout, match=r"Stairs', make took longer than start_seconds=0\.5"):
         WorkerEnv(STAIRS, {"snapshots": "never made"}, start_seconds=0.5)
-
-
-def test_a_kill_in_mid_episode_costs_the_call_it_meets(stairs: WorkerEnv) -> None:
-    process = start(stairs, stairs_task(1))["process"]
-    assert isinstance(process, int)
-    stairs.step("up")
-    place = stairs.snapshot()
-    os.kill(process, signal.SIGKILL)
-    with pytest.raises(EnvCrashed, match=r"the process was killed by signal 9 \(Killed\)$"):
-        stairs.step("up")
-    stairs.restore(place)
-    assert stairs.step("up")[0] == "stair 2"
-    assert stairs.starts == 2
-
-
-def in_another_parent(script: str) -> "subprocess.Popen[str]":
-    opening = "from faulty_envs import STAIRS, stairs_task\nfrom treeagent.envs.worker import WorkerEnv\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", opening + textwrap.dedent(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-@pytest.mark.parametrize("fault", ["sleep", "hog"])
-def test_the_process_dies_with_a_killed_parent(fault: str) -> None:
-    parent = in_another_parent(
-        f"""
-        import time
-        env = WorkerEnv(STAIRS, call_seconds=1000)
-        print(env.reset(options={{"task": stairs_task(1, {fault!r})}})[1]["process"], flush=True)
-        env.step("up")
-        env.step("up")
-        time.sleep(1000)
-        """
-    )
-    assert parent.stdout is not None
-    process = int(parent.stdout.readline())
-    time.sleep(0.5)
-    left = [process, *children(process)]
-    assert len(left) == (2 if fault == "sleep" else 1)
-    assert all(map(runs, left))
-    parent.kill()
-    parent.communicate()
-    assert all(map(gone, left))
 
 
 def search(env: Env, tasks: Sequence[Task], policy: Policy | None = None) -> list[Tree]:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 from shop_steps import OpenBuffer, shop_steps
 
 from treeagent.generators.base import Failure
@@ -10,11 +9,6 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.learners.config import SFTConfig
-from treeagent.learners.sft import train_sft
-from treeagent.views.tokens import TokenRow
-from treeagent.world_model.experience import ExperienceModel
-from treeagent.world_model.fidelity import audit
 from treeagent.world_model.language import LocalWriter, answer_rows
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording
@@ -52,22 +46,3 @@ def test_an_answer_cut_off_or_a_prompt_too_long_is_unreadable() -> None:
     drafts = asyncio.run(writer.write([short, long]))
     assert drafts[0] == Failure("the answer was cut off after 3 tokens")
     assert isinstance(drafts[1], Failure) and "but the model's context holds 512" in drafts[1].reason
-
-
-@pytest.mark.slow
-def test_a_model_from_scratch_learns_the_transitions_it_is_shown() -> None:
-    steps = shop_steps(12)
-    chat = tiny_chat(steps)
-    network = random_model(chat.tokenizer, SHAPE, 0)
-    rows = [TokenRow(*row) for row in answer_rows(steps, chat, WORDING)]
-    config = SFTConfig(
-        optimiser="muon", learning_rate=4e-3, schedule="linear", warmup_steps=10, batch_size=16, max_steps=200
-    )
-    train_sft(network, chat.tokenizer, rows, config)
-    model = ExperienceModel(LocalWriter(LocalGenerator(network), chat, 256), WORDING, max_steps=10)
-    found = asyncio.run(audit(model, steps))
-    assert found.overall.observation_exact >= 0.95
-    assert found.overall.reward_accuracy >= 0.95
-    assert found.overall.unreadable == 0.0
-    assert found.compounding[2].observation_exact >= 0.9
-    assert found.lambda_cap < 1.0  # twelve episodes are weak evidence

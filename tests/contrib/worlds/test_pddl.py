@@ -13,33 +13,6 @@ from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import UserError
 
-BLOCKS = """; Blocks stand on a table or on one another, and a hand holds one at a time.
-(define (domain blocks)
-  (:requirements :strips :typing)
-  (:types block)
-  (:predicates
-    (on ?upper - block ?lower - block)
-    (ontable ?block - block)
-    (clear ?block - block)
-    (holding ?block - block)
-    (handempty))
-  (:action pick-up
-    :parameters (?x - block)
-    :precondition (and (handempty) (clear ?x) (ontable ?x))
-    :effect (and (holding ?x) (not (handempty)) (not (clear ?x)) (not (ontable ?x))))
-  (:action put-down
-    :parameters (?x - block)
-    :precondition (holding ?x)
-    :effect (and (ontable ?x) (clear ?x) (handempty) (not (holding ?x))))
-  (:action stack
-    :parameters (?x - block ?y - block)
-    :precondition (and (holding ?x) (clear ?y))
-    :effect (and (on ?x ?y) (clear ?x) (handempty) (not (holding ?x)) (not (clear ?y))))
-  (:action unstack
-    :parameters (?x - block ?y - block)
-    :precondition (and (handempty) (clear ?x) (on ?x ?y))
-    :effect (and (holding ?x) (clear ?y) (not (handempty)) (not (clear ?x)) (not (on ?x ?y)))))
-"""
 LAMPS = """
 (define (domain Lamps)  ; a switch is shut away in a dark attic
   (:requirements :strips :typing :negative-preconditions :equality)
@@ -66,15 +39,13 @@ def demonstrated(env: Env) -> str:
 
 
 def problem_files(folder: Path, count: int) -> Path:
+    """A domain and problems of one lamp to light, of as many as there are problems."""
     folder.mkdir()
-    (folder / "domain.pddl").write_text(BLOCKS)
-    blocks = "abcd"
+    (folder / "domain.pddl").write_text(LAMPS)
     for number in range(count):
-        upper, lower = random.Random(number).sample(blocks, 2)
-        facts = " ".join(f"(ontable {each}) (clear {each})" for each in blocks)
         (folder / f"p{number:02}.pddl").write_text(
-            f"(define (problem P{number}) (:domain blocks) (:objects {' '.join(blocks)} - block)\n"
-            f"; a comment\n(:init (handempty) {facts})\n(:goal (and (ON {upper} {lower}))))"
+            f"(define (problem P{number}) (:domain lamps) (:objects l{number} - lamp attic - room)\n"
+            f"; a comment\n(:init (in l{number} attic) (dark attic))\n(:goal (and (LIT l{number}))))"
         )
     return folder
 
@@ -118,7 +89,7 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
         env.tasks("validation", 12)
     assert check_tasks(env, 20) == []
     task = env.tasks("train", 1)[0]
-    assert task.prompt.startswith("Goal: ") and task.prompt.count("\n") == 1
+    assert task.prompt.startswith("Goal: ") and task.prompt.count("\n") == 2
     env.reset(options={"task": task})
     while env.legal_actions():
         env.step(demonstrated(env))
@@ -129,7 +100,7 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     split = f"{{train='{folder}/p03.pddl', test=['{folder}/p05.pddl', '{folder}/p01.pddl']}}"
     options = f"environment.options={{domain_file='{folder}/domain.pddl', problems={split}}}"
     env = make_env("pddl", load_config(None, [options]).environment.options)
-    assert [each.id for each in env.tasks("test", 2)] == ["blocks-test-p05", "blocks-test-p01"]
+    assert [each.id for each in env.tasks("test", 2)] == ["lamps-test-p05", "lamps-test-p01"]
     assert check_tasks(env, 5) == []  # also if a split is empty
 
 
