@@ -48,11 +48,11 @@ def end_of(name: str, reward: float) -> Edge:
 
 
 def test_q_minus_sibling_mean_by_hand() -> None:
-    """The baseline at the root is 3.5 / 7 = 1/2, below A it is 2 / 3. B1 has no sibling."""
+    """The baseline at the root is (3/4 + 1/4 + 0) / 3 = 1/3, below A it is 3/4. B1 has no sibling."""
     scored = by_name(hand_tree(), AdvantageConfig())
-    assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A1": 1 / 3, "A2": -1 / 6})
+    assert scored == pytest.approx({"A": 5 / 12, "B": -1 / 12, "C": -1 / 3, "A1": 1 / 4, "A2": -1 / 4})
     often = by_name(hand_tree(), AdvantageConfig(options={"min_visits": 2}))
-    assert often == pytest.approx({"A": 1 / 6, "B": -1 / 3})  # the baseline is 3.5 / 6
+    assert often == pytest.approx({"A": 1 / 4, "B": -1 / 4})  # the baseline is 1/2
 
 
 @pytest.mark.parametrize("kind", COMPARING)
@@ -178,11 +178,11 @@ def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: flo
 
 
 @given(trees, st.integers(1, 3))
-def test_advantages_weighted_by_visits_sum_to_zero(tree: Tree, min_visits: int) -> None:
+def test_advantages_of_siblings_sum_to_zero(tree: Tree, min_visits: int) -> None:
     scored = advantages([tree], AdvantageConfig(options={"min_visits": min_visits}))
     for here in tree.nodes():
         tried = [each for each in here.edges if each.visits >= min_visits]
-        assert sum(each.visits * scored.get(id(each), 0.0) for each in tried) == pytest.approx(0.0, abs=1e-7)
+        assert sum(scored.get(id(each), 0.0) for each in tried) == pytest.approx(0.0, abs=1e-7)
         if len(tried) < 2 or len({round(each.value, 6) for each in tried}) == 1:
             assert not any(id(each) in scored for each in here.edges)
 
@@ -228,12 +228,12 @@ def test_the_order_of_siblings_changes_nothing(group: list[Tree], shuffler: rand
 def test_advantage_rows_by_hand() -> None:
     tree = hand_tree()
     scored = advantages([tree], AdvantageConfig())
-    third, sixth = 1 / 3, -1 / 6
+    a = 5 / 12
     expected = [
-        ((10, 11, 20, 21, 30), "++--+", (0.25, 0.25, 0.0, 0.0, third), (-0.1, -0.11, 0.0, 0.0, -0.3)),
-        ((10, 11, 20, 21, 31, 32), "----++", (0.0, 0.0, 0.0, 0.0, sixth, sixth), (0.0, 0.0, 0.0, 0.0, -0.31, -0.32)),
-        ((12,), "+", (-0.25,), (-0.12,)),
-        ((13,), "+", (-0.5,), (-0.13,)),
+        ((10, 11, 20, 21, 30), "++--+", (a, a, 0.0, 0.0, 0.25), (-0.1, -0.11, 0.0, 0.0, -0.3)),
+        ((10, 11, 20, 21, 31, 32), "----++", (0.0, 0.0, 0.0, 0.0, -0.25, -0.25), (0.0, 0.0, 0.0, 0.0, -0.31, -0.32)),
+        ((12,), "+", (-1 / 12,), (-0.12,)),
+        ((13,), "+", (-1 / 3,), (-0.13,)),
     ]
     rows = list(advantage_rows(tree, scored))
     assert len(rows) == len(expected)

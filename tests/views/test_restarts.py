@@ -58,18 +58,17 @@ def test_targets_by_hand() -> None:
 
 
 def test_advantages_by_hand() -> None:
-    """At the root A has 1/2 - 1/3. B has no sibling."""
+    """At the root A has 1/2 - 1/4. B has no sibling."""
     tree = restarted_tree()
     rows = [
         (row.prompt_ids, row.completion_ids, row.advantages, row.logprobs)
         for row in advantage_rows(tree, advantages([tree], AdvantageConfig()))
     ]
-    sixth, third = pytest.approx((1 / 6, 1 / 6)), pytest.approx((-1 / 3,))
     assert rows == [
-        ((1, 2), (10, 11), sixth, (-0.1, -0.11)),
+        ((1, 2), (10, 11), (0.25, 0.25), (-0.1, -0.11)),
         ((60, 61), (31,), (0.5,), (-0.31,)),
         ((60, 61), (32, 33), (-0.5, -0.5), (-0.32, -0.33)),
-        ((1, 2), (13,), third, (-0.13,)),
+        ((1, 2), (13,), (-0.25,), (-0.13,)),
     ]
 
 
