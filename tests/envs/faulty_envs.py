@@ -40,10 +40,7 @@ class Stairs(Env):
     snapshot_kind: SnapshotKind = "exact"
 
     def __init__(self, snapshots: str = "plain") -> None:
-        """``snapshots`` is "plain", "locked" (cannot be pickled), "none" or "never made", for which the constructor
-        hangs."""
-        if snapshots == "never made":
-            time.sleep(1000)
+        """``snapshots`` is "plain", "locked" (cannot be pickled) or "none"."""
         self.snapshots = snapshots
         self.snapshot_kind = "replay" if snapshots == "none" else "exact"
         self.task = stairs_task(0)

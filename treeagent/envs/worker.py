@@ -33,8 +33,8 @@ _SECRET_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Suffixes of environment variables that are not passed to the process, since an agent might read them there."""
 _STDERR_BYTES, _LAST_BYTES, _LAST_LINES = 2**20, 4000, 10
 """Bytes of the process's output beyond which it is dropped, and what an error message quotes of it at most."""
-_EXIT_SECONDS = 1.0
-"""Seconds that a process may take to end after it has closed its pipe."""
+_START_SECONDS, _EXIT_SECONDS = 300.0, 1.0
+"""Seconds for starting a process and making its environment, and for its end after it has closed its pipe."""
 _EPISODE_STARTS = frozenset({"reset", "restore"})
 _EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
@@ -57,19 +57,11 @@ class WorkerEnv(EnvWrapper):
 
     Args:
         name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
-        call_seconds: limit of each call.
-        start_seconds: limit for starting the process and making the environment.
+        call_seconds: limit of each call, but for the making of the environment.
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: Mapping[str, object] | None = None,
-        *,
-        call_seconds: float = 60.0,
-        start_seconds: float = 300.0,
-    ) -> None:
-        self._remote = _Remote(name, dict(options or {}), call_seconds, start_seconds)
+    def __init__(self, name: str, options: Mapping[str, object] | None = None, *, call_seconds: float = 60.0) -> None:
+        self._remote = _Remote(name, dict(options or {}), call_seconds)
         super().__init__(cast(Env, self._remote))
 
     @property
@@ -93,11 +85,10 @@ class WorkerEnv(EnvWrapper):
 class _Remote:
     """Has the methods of an environment, and calls those of one in a process, which it starts when it needs one."""
 
-    def __init__(self, name: str, options: Mapping[str, object], call_seconds: float, start_seconds: float) -> None:
+    def __init__(self, name: str, options: Mapping[str, object], call_seconds: float) -> None:
         self.starts = 0
         self.process: _Process | None = None
-        self._name, self._options = name, options
-        self._call_seconds, self._start_seconds = call_seconds, start_seconds
+        self._name, self._options, self._call_seconds = name, options, call_seconds
         self._lost = False
         """Whether the process that held the episode has ended."""
         self._start()
@@ -132,14 +123,14 @@ class _Remote:
         if self.process is None:
             self._start()
         assert self.process is not None
-        limit = "start_seconds" if method == "make" else "call_seconds"
-        seconds = self._start_seconds if method == "make" else self._call_seconds
+        seconds = _START_SECONDS if method == "make" else self._call_seconds
         try:
             answer = self.process.ask(pickle.dumps((method, arguments, named)), seconds)
         except (TimeoutError, EOFError, OSError) as error:
             # A process that it has started can keep the pipe open after its end.
             if isinstance(error, TimeoutError) and not self.process.ended():
-                raise EnvTimeout(f"{where} took longer than {limit}={seconds:g}: the process {self.end()}") from None
+                limit = f"{seconds:g}" if method == "make" else f"call_seconds={seconds:g}"
+                raise EnvTimeout(f"{where} took longer than {limit}: the process {self.end()}") from None
             raise EnvCrashed(f"{where}: the process {self.end(_EXIT_SECONDS)}") from None
         except BaseException:  # such as Ctrl-C: the reply must not be taken as the reply to a later request
             self.end()

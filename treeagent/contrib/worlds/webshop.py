@@ -172,7 +172,7 @@ def load_webshop(options: "WebShopOptions") -> tuple[Catalogue, FileGoals]:
         # WebShop drops these entries, too.
         if entry.asin != "nan" and len(entry.asin) <= 10:
             attribute_entry = about.get(entry.asin, _AttributeEntry())
-            products.setdefault(entry.asin, _product(entry, attribute_entry.attributes, options.catalogue_seed))
+            products.setdefault(entry.asin, _product(entry, attribute_entry.attributes))
     requests: list[_Asked] = []
     if options.webshop_instructions is not None:
         instructions = _read(options.webshop_instructions, TypeAdapter(dict[str, list[_HumanEntry]]))
@@ -181,7 +181,7 @@ def load_webshop(options: "WebShopOptions") -> tuple[Catalogue, FileGoals]:
     else:
         for product in products.values():
             requests += _synthetic(product, about.get(product.id, _AttributeEntry()))
-    rng = random.Random(f"limits {options.catalogue_seed}")
+    rng = random.Random("limits 0")
     goals = [_goal(*each, rng) for each in requests]
     if not goals:
         raise UserError(
@@ -202,7 +202,7 @@ def _read(path: Path, form: TypeAdapter[_Form]) -> _Form:
         ) from error
 
 
-def _product(entry: _ProductEntry, attributes: Sequence[str], seed: int) -> Product:
+def _product(entry: _ProductEntry, attributes: Sequence[str]) -> Product:
     bullets = entry.small_description
     details = [bullets] if isinstance(bullets, str) else list(bullets or ())
     title = " ".join(entry.name.split())
@@ -213,7 +213,7 @@ def _product(entry: _ProductEntry, attributes: Sequence[str], seed: int) -> Prod
         category=tuple(step.strip() for step in entry.product_category.split("›")),
         attributes=tuple(attributes),
         options=_options(entry),
-        price=_price(entry, seed),
+        price=_price(entry),
         nouns=frozenset(_WORD.findall(title.lower())) - _STOP_WORDS,
         brand=entry.brand or "",
         details=tuple(text for text in (*details, entry.full_description or "") if text),
@@ -234,14 +234,14 @@ def _value(text: str) -> str:
     return " ".join(text.replace("/", " | ").lower().split())
 
 
-def _price(entry: _ProductEntry, seed: int) -> float:
+def _price(entry: _ProductEntry) -> float:
     """Return the price, drawn at random if the entry has a range of prices."""
     prices = [float(digits) for part in (entry.pricing or "").split("$") if (digits := re.sub(r"[^\d.]", "", part))]
     if not prices:
         return _WITHOUT_PRICE
     if len(prices) == 1:
         return prices[0]
-    return round(random.Random(f"price {seed} {entry.asin}").uniform(prices[0], prices[1]), 2)
+    return round(random.Random(f"price 0 {entry.asin}").uniform(prices[0], prices[1]), 2)
 
 
 def _human(product: Product, entries: Sequence[_HumanEntry]) -> Iterator[_Asked]:

@@ -94,9 +94,9 @@ class Catalogue:
 
 
 @lru_cache(maxsize=8)
-def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
+def generate(count: int, difficulty: Difficulty) -> Catalogue:
     """Generate ``count`` products in families of near-duplicates. Equal arguments give equal catalogues."""
-    rng = random.Random(f"catalogue {seed}")
+    rng = random.Random("catalogue 0")
     table = tomllib.loads(resources.files(__package__).joinpath("departments.toml").read_text(encoding="utf-8"))
     colors = table.pop("colors")
     types: list[tuple[str, str]] = []

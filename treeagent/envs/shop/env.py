@@ -30,8 +30,6 @@ class ShopOptions:
     labels: Literal["id", "number"] = "id"
     """What a click on a product of a page of results must name: its id, as in WebShop, or its number on the page, which
     a very small model copies more reliably."""
-    catalogue_seed: int = 0
-    """Seed of the catalogue and its goals. Another seed gives another store."""
     difficulty: int = Field(default=3, ge=1, le=5)
     """More required attributes and options, more near-duplicates, and more attributes that titles do not show."""
 
@@ -92,12 +90,12 @@ class ShopEnv(ToolEnv[Goal, Session]):
 
     def __init__(self, options: ShopOptions | None = None) -> None:
         self.options = options or ShopOptions()
-        level, seed = DIFFICULTIES[self.options.difficulty], self.options.catalogue_seed
-        catalogue = generate(self.options.products, seed, level)
-        self._generated = GeneratedGoals(catalogue, level, seed)
+        level = DIFFICULTIES[self.options.difficulty]
+        catalogue = generate(self.options.products, level)
+        self._generated = GeneratedGoals(catalogue, level)
         # Only titles are indexed: hidden attributes must be read on the product page.
         self._open(
-            f"shop{self.options.difficulty}-{self.options.products}-{seed}",
+            f"shop{self.options.difficulty}-{self.options.products}-0",
             catalogue,
             {key: each.title for key, each in catalogue.products.items()},
         )

@@ -30,10 +30,10 @@ class GeneratedGoals:
     """Goals drawn from a generated catalogue. Splits have different target products, and a hash of the requirements
     assigns each goal to one split, so no instruction of one split is a rewording of one of another."""
 
-    def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
+    def __init__(self, catalogue: Catalogue, difficulty: Difficulty) -> None:
         self._catalogue = catalogue
         self._difficulty = difficulty
-        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in SPLITS}
+        self._rngs = {split: random.Random(f"goals 0 {split}") for split in SPLITS}
         self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in SPLITS}
         self._seen: set[str] = set()
 
