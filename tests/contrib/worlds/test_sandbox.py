@@ -65,21 +65,6 @@ def test_code_can_neither_open_a_file_nor_tell_whether_it_exists(path: str, tmp_
     ]
 
 
-def test_no_open_flag_empties_or_makes_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "weights"
-    file.write_text("kept")
-    flags = [
-        f"os.open({str(file)!r}, {mode} | {flag})"
-        for mode in range(4)  # 3 is neither reading nor writing, and was once treated as no access at all
-        for flag in ("0", "os.O_TRUNC", "os.O_CREAT", "os.O_CREAT | os.O_TRUNC", "os.O_APPEND", "os.O_DIRECT")
-    ]
-    flags += [f"os.open({str(tmp_path)!r}, 2 | os.O_TMPFILE)", "os.open('/dev/null', 3)", "os.open('/dev/tty', 3)"]
-    flags += [f"os.open({str(tmp_path / 'new')!r}, {mode} | os.O_CREAT | os.O_EXCL)" for mode in range(4)]
-    assert set(answers(flags, "import os")) == {"PermissionError"}
-    assert file.read_text() == "kept"
-    assert sorted(tmp_path.iterdir()) == [file]
-
-
 @pytest.mark.parametrize("header", ["", "import sys; sys.path += ['/', {packages!r}, {project!r}]"])
 def test_no_package_and_none_of_our_own_modules_can_be_imported(header: str) -> None:
     import numpy
