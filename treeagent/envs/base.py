@@ -64,20 +64,13 @@ class Env(Protocol):
         ...
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """Take one action.
+        """Take one action: a ``ToolCall`` if the environment has ``tools`` and the agent's text names one (or the only
+        one takes one text), otherwise the text. ``calls.read_call`` checks name and arguments.
 
-        Args:
-            action: a ``ToolCall`` if the environment has ``tools`` and the agent's text names one (or the only one
-                takes one text), otherwise the text. ``calls.read_call`` checks name and arguments. A ``ToolCall`` of a
-                tool that does not exist must be refused, even without tools.
-
-        Returns:
-            (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
-            ``truncated`` that the episode hit one of the environment's own limits.
-
-            An impossible action must not raise an exception: the observation says why it is impossible, and
-            ``info["tool_error"]`` holds the reason as a non-empty text. All of ``info`` reaches a function of
-            ``rewards.function``; the agent never sees it, and evaluation withholds it like every reward.
+        Returns (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
+        ``truncated`` that the episode hit one of the environment's own limits. An impossible action, or a ``ToolCall``
+        of a tool that does not exist, raises nothing: the observation says why, and ``info["tool_error"]`` holds the
+        reason as a non-empty text. ``rewards.function`` gets all of ``info``; the agent never sees it.
         """
         ...
 
@@ -91,9 +84,8 @@ class Env(Protocol):
         return ()
 
     def legal_actions(self) -> list[str] | None:
-        """Return every action that is possible now, as texts for ``step``; ``None`` if they cannot be listed. The
-        policy may be restricted to this list (``policy.actions``), so it must contain every useful action, and it must
-        not be empty before the episode ends."""
+        """Return every action that is possible now, as texts for ``step``, which ``policy.actions`` may restrict the
+        policy to; ``None`` if they cannot be listed. The list must not be empty before the episode ends."""
         return None
 
     def verify(self) -> float | None:
@@ -112,9 +104,8 @@ class Env(Protocol):
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def state_key(self) -> str | None:
-        """Return a key of the current state; ``None`` if there is none. Two states may have the same key only if the
-        same actions lead to the same results from both, but for limits of steps. ``search.prune_repeats`` and GiGPO use
-        it."""
+        """Return a key of the current state, for ``search.prune_repeats`` and GiGPO; ``None`` if there is none. Equal
+        keys promise that the same actions lead to the same results, but for limits of steps."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:

@@ -82,12 +82,8 @@ def check_env(
     depth: int = 6,
 ) -> CheckReport:
     """Check an environment for errors that would make a search or a reward wrong, which are reported, not raised.
-
-    Args:
-        other: a second instance, to check that instances share no state and restore each other's snapshots.
-        actions: calls to try; by default the legal actions, or those of the demonstrator.
-        branches: number of restored branches to compare with replays.
-        depth: most actions before a fork, and most actions after it.
+    ``other`` is a second instance, ``actions`` are calls to try (by default the legal ones, or the demonstrator's).
+    ``branches`` restored branches are compared with replays, each at most ``depth`` actions before and after its fork.
     """
     check = _Check(env, task, other, actions, branches, depth)
     for part in (check.declare, check.open, check.misuse, check.cheat, check.fork, check.share, check.play_episodes):

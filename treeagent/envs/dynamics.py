@@ -36,8 +36,8 @@ class Mark:
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, followed by one for each action's observation."""
     state_seed: int = field(default=0, repr=False)
-    """Seed of a stochastic environment here, which derives from the seeds and actions that led here. Marks are compared
-    by it instead of by the actions, because Python takes the arguments 1 and True as equal."""
+    """Seed of a stochastic environment here, from the seeds and actions that led here. Marks are compared by it: for
+    Python, the arguments 1 and True of actions are equal."""
     snapshot: object = field(default=None, compare=False, repr=False)
     visits: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
     """How often ``goto`` has come here, as the only element."""
@@ -46,13 +46,9 @@ class Mark:
 class Forkable:
     """Adds ``mark`` and ``goto`` to any environment.
 
-    A restored random state would let a search foresee random outcomes, so ``goto`` reseeds a stochastic environment.
-    The new seed depends on ``seed``, the task, the actions and visits that led to the mark, and how often it was
-    visited before, but not on other trees. Without exact snapshots, a replay repeats the random outcomes.
-
-    Args:
-        env: the environment; nothing else may step it.
-        seed: seed of the random outcomes of a stochastic environment.
+    A restored random state would let a search foresee random outcomes, so ``goto`` reseeds a stochastic environment:
+    by ``seed``, the task, the actions and visits that led to the mark, and how often it was visited before. Without
+    exact snapshots, a replay repeats the random outcomes. Nothing else may step ``env``.
     """
 
     def __init__(self, env: Env, *, seed: int = 0) -> None:

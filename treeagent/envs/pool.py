@@ -19,16 +19,12 @@ _CLOSE_SECONDS = 5.0
 
 
 class EnvPool:
-    """At most ``size`` instances of an environment, each created when it is first needed. All its calls, including its
-    creation and closing, come from one thread, as SQLite or a browser driver requires.
+    """At most ``size`` instances of an environment, which ``make`` creates when they are first needed. All calls of
+    one, including its creation and closing, come from one thread, as SQLite or a browser driver requires. ``env`` is
+    another instance, for its attributes and tools.
 
     If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it. An episode stays on
     one instance, unless snapshots are exact and the environment is not stochastic.
-
-    Args:
-        env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
-        make: creates an instance. It is called in the instance's thread.
-        size: most instances at the same time.
     """
 
     def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:

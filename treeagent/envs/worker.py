@@ -50,14 +50,11 @@ class EnvCrashed(RuntimeError):
 
 
 class WorkerEnv(EnvWrapper):
-    """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time (POSIX only).
+    """The environment ``make_env(name, options)`` in its own process (POSIX only), where each call may take
+    ``call_seconds``. The process imports the module itself, so a class in ``__main__`` cannot be found.
 
     Arguments and results are pickled. An exception of the environment is raised again here, with its traceback as a
     note; in a call of an episode it ends the process. Snapshots outlive the process.
-
-    Args:
-        name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
-        call_seconds: limit of each call, but for the making of the environment.
     """
 
     def __init__(self, name: str, options: Mapping[str, object] | None = None, *, call_seconds: float = 60.0) -> None:
@@ -216,10 +213,8 @@ class _Process:
 
 def kill_at_close(lifeline: int, process_id: int) -> None:
     """Make the kernel kill ``process_id`` (negative: a process group) when the last writing end of the pipe whose
-    reading end is ``lifeline`` is closed, at the latest when the parent that holds it ends. Linux only.
-
-    Code of the process cannot prevent it. Unlike PR_SET_PDEATHSIG, it does not depend on the thread that started it.
-    """
+    reading end is ``lifeline`` is closed, at the latest when the parent that holds it ends. Linux only. Unlike
+    PR_SET_PDEATHSIG, it does not depend on the thread that started the process."""
     if sys.platform == "linux":
         # These settings belong to the open pipe: they stay after the parent closes its own reading end.
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)

@@ -38,13 +38,10 @@ class ExperienceModel:
     truncated and invalid, with an ``error`` and an unknown reward, like the halt state of MOReL (Kidambi et al. 2020).
 
     Args:
-        writer: the model.
-        wording: form of its prompts and answers; must be the form that it was trained on.
+        wording: form of prompts and answers; must be the form that the writer was trained on.
         max_steps: most actions of an episode, including malformed ones, which are refused without asking the model.
         memory: the source of the ``examples`` similar steps in a prompt, DreamGym's k.
-        return_range: the lowest and the highest possible return of an episode.
-        format: format of the agent's turns; None if a turn is a bare call.
-        tools: of the environment, by whose schemas turns may be read (``make_grammar``).
+        format: format of the agent's turns, read by the environment's ``tools``; None if a turn is a bare call.
         forbids: returns the observation for a call that is forbidden, None for allowed calls.
     """
 

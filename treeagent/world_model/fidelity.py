@@ -214,9 +214,7 @@ async def audit(
     """Compare a world model's predictions with held-out transitions, one by one and as whole imagined episodes.
 
     Args:
-        model: the world model. All steps are requested at once, so it can answer them as one batch.
-        held_out: real transitions of other tasks than the learnt ones; at least one.
-        learnt: the steps that the model learnt.
+        held_out: real transitions of other tasks than those of the steps that the model ``learnt``; at least one.
         free: actions, or their first words, for which the history does not determine the answer.
         reward_span: R_max, the range of rewards.
         noise: largest share of wrong training labels, as for ``lambda_cap``.

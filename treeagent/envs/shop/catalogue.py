@@ -48,9 +48,8 @@ class Difficulty(NamedTuple):
     """The parameters of one value of ``ShopOptions.difficulty``."""
 
     shown: int
-    """Attributes in a title."""
     hidden: int
-    """Attributes that only the product page shows."""
+    """Attributes in a title, and those that only the product page shows."""
     hidden_pool: int
     """How many of a department's ten attributes no title shows."""
     option_groups: int
