@@ -200,7 +200,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         return page_text(page) if self.options.view == "text" else page_json(page)
 
 
-_SLIPS = 0.5
+_SLIPS = 0.8
 """Share of errors whose thought is right."""
 _ELSEWHERE = 0.2
 """Share of errors that click another kind of element, where the page has some of the right kind."""
@@ -266,7 +266,7 @@ class BookingDemonstrator:
                 found = {each[0] for each in wanted} or {goal.place}
                 return [Action("open", name) for name in found]
             case "place":
-                if not wanted:
+                if not wanted and session.place == goal.place:
                     return [Action("none_fits")]
                 return [Action("book" if any(each[0] == session.place for each in wanted) else "back")]
             case "bookings":

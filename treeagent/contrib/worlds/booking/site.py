@@ -107,7 +107,7 @@ def view(town: Town, rules: Rules, ledger: Ledger, session: Session) -> Page:
             links = [Element(each.capitalize(), Action("search", each)) for each in CUISINES]
             return Page("home", "cuisine", said, (*links, Element("my bookings", Action("my_bookings"))))
         case "results":
-            found = [each for each in town.places.values() if each.cuisine == session.cuisine]
+            found = [each for _, each in sorted(town.places.items()) if each.cuisine == session.cuisine]
             rows = [
                 Element(f"{each.name.capitalize()} ${each.price} {each.walk} min", Action("open", each.name))
                 for each in found
