@@ -228,7 +228,6 @@ TEXT: dict[str, object] = {"type": "string"}
     ("spec", "line", "said", "arguments"),
     [
         (tool("back", []), "- back: Do it.", "back", {}),
-        (tool("find", ["thing"], thing=TEXT), "- find[thing]: Do it.", "find[lamp]", {"thing": "lamp"}),
         (
             tool("add", ["x", "y"], y={"type": "integer"}, x={"type": "integer"}),
             "- add[x, y]: Do it.",
@@ -240,12 +239,6 @@ TEXT: dict[str, object] = {"type": "string"}
             '- find {"thing": ..., "least": ...}: Do it. {"thing": {"type": "string"}, "least": {"type": "integer"}}',
             'find {"thing": "lamp", "least": 2}',
             {"thing": "lamp", "least": 2},
-        ),
-        (
-            tool("go", ["to"], to={"type": "string", "enum": ["north", "south"]}),
-            '- go[to]: Do it. {"to": {"type": "string", "enum": ["north", "south"]}}',
-            "go[north]",
-            {"to": "north"},
         ),
     ],
 )

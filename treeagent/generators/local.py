@@ -285,7 +285,8 @@ class LocalGenerator(Generator):
         if width:
             pasts = torch.tensor([leaf.end for leaf in leaves])
             past = int(pasts.max())
-            seen = torch.cat([_prefixes(pasts, width), torch.from_numpy(above)], dim=-1)
+            prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
+            seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
             positions = pasts[:, None] + torch.from_numpy(depths)
             keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
             _, cache = self._buffer(leaves, past, width)
@@ -319,7 +320,8 @@ class LocalGenerator(Generator):
         # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
         # Column past + step * count + k belongs to sibling k, which attends only to the prefix and its own columns.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
-        seen = torch.cat([_prefixes(pasts, count), own], dim=-1)
+        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
+        seen = torch.cat([prefix, own], dim=-1)
         mask = additive(seen, self.model.dtype, self.model.device)
         keys = pasts[:, None] + torch.cat([torch.arange(past) - past, torch.arange(steps).repeat_interleave(count)])
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
@@ -390,12 +392,6 @@ class LocalGenerator(Generator):
             **options,
         )
         return cast(Tensor, output.logits)
-
-
-def _prefixes(pasts: Tensor, queries: int) -> Tensor:
-    """Whether each query sees each column of the prefixes, [rows, queries, longest], which are padded on the left."""
-    longest = int(pasts.max())
-    return (torch.arange(longest) >= longest - pasts[:, None])[:, None].expand(len(pasts), queries, longest)
 
 
 def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:
