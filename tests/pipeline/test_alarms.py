@@ -1,29 +1,19 @@
 """Warnings about a warm start's rows, and the first cause of an update that has nothing to learn."""
 
-import pytest
 from toy_doors import Doors
 
 from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.alarms import first_cause, row_alarms
+from treeagent.pipeline.alarms import first_cause, warm_start_alarms
 from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search.node import Tree
 
 
-@pytest.mark.parametrize(
-    ("taken", "kept", "distinct", "drawn", "named"),
-    [
-        (100, 95, 95, 9500, []),
-        (100, 94, 94, 100, ["6 of 100", "6%"]),
-        (2000, 2000, 48, 8000, ["48 of the 2000", "167 epochs"]),
-    ],
-)
-def test_rows_left_out_and_epochs_over_few_rows_are_warned_of(
-    taken: int, kept: int, distinct: int, drawn: int, named: list[str]
-) -> None:
-    warnings = row_alarms(taken=taken, kept=kept, distinct=distinct, drawn=drawn)
-    assert len(warnings) == bool(named)
-    assert all(each in warnings[0] for each in named)
+def test_demonstrations_cut_off_and_rows_left_out_are_warned_of() -> None:
+    assert warm_start_alarms(1, 8, 6, taken=100, kept=95) == []
+    cut_off, left_out = warm_start_alarms(7, 8, 6, taken=100, kept=94)
+    assert cut_off.startswith("88% of the demonstrations were cut off by environment.max_steps=6")
+    assert "6 of 100" in left_out and "6%" in left_out
 
 
 def played(noise: float, doors: Doors | None = None) -> list[Tree]:

@@ -10,8 +10,6 @@ from treeagent.views.figures import Figures, mean
 
 _CUT_OFF, _LEFT_OUT = 0.2, 0.05
 """Shares of demonstrations that a limit of steps may end, and of their rows that may be too long."""
-_EPOCHS = 100
-"""Passes over the distinct rows of a warm start from which it only memorises them."""
 _EXPLAINED = 0.01
 """Share of the variance of returns below which a value head is no better than a constant."""
 
@@ -95,29 +93,18 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
     ]
 
 
-def cut_off_alarms(cut_off: int, demonstrations: int, max_steps: int) -> list[str]:
-    if cut_off < _CUT_OFF * max(demonstrations, 1):
-        return []
-    return [
-        f"{cut_off / demonstrations:.0%} of the demonstrations were cut off by environment.max_steps={max_steps} or by "
-        "the environment's own limit: raise it"
-    ]
-
-
-def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
-    """Warnings about the rows of a warm start: ``taken`` from demonstrations, ``kept`` within its ``max_tokens``,
-    ``distinct`` among these, and ``drawn`` in training."""
+def warm_start_alarms(cut_off: int, episodes: int, max_steps: int, taken: int, kept: int) -> list[str]:
+    """Warnings about demonstrations that a limit ``cut_off``, and about their rows within ``warm_start.max_tokens``."""
     warnings: list[str] = []
+    if episodes and cut_off >= _CUT_OFF * episodes:
+        warnings.append(
+            f"{cut_off / episodes:.0%} of the demonstrations were cut off by environment.max_steps={max_steps} or by "
+            "the environment's own limit: raise it"
+        )
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
             f"warm start: {taken - kept} of {taken} rows ({(taken - kept) / taken:.0%}) are longer than "
             "warm_start.max_tokens and left out: raise it to learn from them too"
-        )
-    if distinct and drawn > _EPOCHS * distinct:
-        warnings.append(
-            f"warm start: training reads {drawn} rows, but only {distinct} of the {kept} demonstrated rows differ, "
-            f"which makes {drawn / distinct:.0f} epochs: raise warm_start.tasks and warm_start.episodes, or lower "
-            "warm_start.training.max_steps"
         )
     return warnings
 

@@ -13,7 +13,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.pipeline.alarms import cut_off_alarms, refusal_sentence, row_alarms
+from treeagent.pipeline.alarms import refusal_sentence, warm_start_alarms
 from treeagent.pipeline.build import first_checkpoint, make_chat, value_head
 from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
@@ -75,12 +75,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         head = value_head(checkpoint, config)
         fit_value(model, head, sample_rows(rows, config), ValueConfig(seed=config.seed))
     save_checkpoint(replace(checkpoint, head=head), out)
-    warnings = cut_off_alarms(cut_off, len(outcomes), config.environment.max_steps) + row_alarms(
-        taken=len(collected),
-        kept=len(rows),
-        distinct=len({(row.token_ids, row.value_targets) for row in rows}),
-        drawn=result.steps * sft.batch_size * sft.accumulation,
-    )
+    most_steps = config.environment.max_steps
+    warnings = warm_start_alarms(cut_off, len(outcomes), most_steps, len(collected), len(rows))
     for sentence in warnings:
         progress.warn(sentence)
     ended = [outcome for outcome in outcomes if outcome is not None]
