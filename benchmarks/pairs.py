@@ -66,7 +66,9 @@ def main() -> None:
         for path, _, chosen, rejected in compared_siblings(tree, config.update.pairs):
             candidates[kind_of(chosen, rejected, found)].append((tree, tuple(path), chosen, rejected))
     print({kind: len(candidates[kind]) for kind in KINDS}, flush=True)
-    actors, _ = build.load_actors(run.recorded_checkpoint("collect"), config)
+    policy = run.recorded_checkpoint("collect")
+    assert policy is not None
+    actors, _ = build.load_actors(policy, config)
     real = build.env_dynamics(build.instances(config), config, "pairs")
 
     def play(tree: Tree, path: tuple[Edge, ...], edge: Edge) -> float:
@@ -87,7 +89,7 @@ def main() -> None:
             for tree, path, chosen, rejected in drawn:
                 better, worse = play(tree, path, chosen), play(tree, path, rejected)
                 verdicts["right" if better > worse else "tie" if better == worse else "wrong"] += 1
-            row = {"pairs": len(pairs), "drawn": len(drawn)}
+            row: dict[str, float] = {"pairs": len(pairs), "drawn": len(drawn)}
             row |= {each: verdicts[each] / max(len(drawn), 1) for each in ("right", "tie", "wrong")}
             record.add(Row(kind, 0, settings, figures=row))
             print(kind, row, flush=True)

@@ -56,7 +56,12 @@ def test_the_shop_is_the_same_in_a_process_of_its_own() -> None:
     assert there.tasks("test", 3, 1) == list(here.tasks("test", 3, 1))
     assert list(there.tools()) == list(here.tools())
     assert there.legal_actions() is None
-    calls = ["search[lamp]", "click[no such thing]", ToolCall("search", {"query": "boot"}), "click[back to search]"]
+    calls: list[str | ToolCall] = [
+        "search[lamp]",
+        "click[no such thing]",
+        ToolCall("search", {"query": "boot"}),
+        "click[back to search]",
+    ]
     for task in here.tasks("train", 2):
         options = {"task": task}
         assert there.reset(seed=1, options=options) == here.reset(seed=1, options=options)

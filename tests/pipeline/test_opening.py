@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
 class Mute(Doors):
     """Has no demonstrator."""
 
-    def demonstrator(self, noise: float) -> None:
+    def demonstrator(self, noise: float) -> Any:
         return None
 
 

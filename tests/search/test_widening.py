@@ -13,10 +13,8 @@ from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, 
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.searcher import (
-    LEAST_UNSEEN,
-    Growth,
-)
+from treeagent.search.puct import LEAST_UNSEEN
+from treeagent.search.searcher import Growth
 from treeagent.types import Proposal, State
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)

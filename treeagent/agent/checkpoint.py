@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import peft
 import torch
@@ -215,7 +215,8 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():
         adapted = get_peft_model(model, config)
-    if set_peft_model_state_dict(adapted, saved).unexpected_keys:
+    loaded: Any = set_peft_model_state_dict(adapted, saved)
+    if loaded.unexpected_keys:
         raise UserError(f"the adapter in {folder} was made for a model of other layers: restore that model")
     return cast(PeftModel, adapted)
 

@@ -370,8 +370,8 @@ class _Check:
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
         results = list[_Outcome]()
         for call in calls:
-            *outcome, info = checked_step((env or self.env).step(as_call(call, self.env.tools())))
-            results.append((*outcome, bool(info.get("tool_error"))))
+            step = checked_step((env or self.env).step(as_call(call, self.env.tools())))
+            results.append((*step[:4], bool(step[4].get("tool_error"))))
         return results
 
 

@@ -116,7 +116,9 @@ class _EnvThread:
                         self.made = True
                         future.set_result(work(env))
                     else:
-                        future.set_result(None if env is None else env.close())
+                        if env is not None:
+                            env.close()
+                        future.set_result(None)
                 except StopIteration as error:  # a future cannot raise it in a coroutine
                     future.set_exception(RuntimeError(f"the environment raised {error!r}"))
                 except BaseException as error:  # raised again where the call was made

@@ -285,8 +285,8 @@ class LocalGenerator(Generator):
         if width:
             pasts = torch.tensor([leaf.end for leaf in leaves])
             past = int(pasts.max())
-            prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
-            seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
+            before = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
+            seen = torch.cat([before, torch.from_numpy(above)], dim=-1)
             positions = pasts[:, None] + torch.from_numpy(depths)
             keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
             _, cache = self._buffer(leaves, past, width)

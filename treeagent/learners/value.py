@@ -75,7 +75,7 @@ def fit_value(
     while epoch < config.epochs and epoch - best_epoch < config.patience:
         epoch, train_loss = epoch + 1, 0.0
         order = torch.randperm(len(train[1]), generator=shuffler)
-        for batch in order.to(train[1].device).split(config.batch_size):
+        for batch in torch.split(order.to(train[1].device), config.batch_size):
             loss = head.cross_entropy(train[0][batch], train[1][batch])
             if not torch.isfinite(loss):
                 raise diverged(f"the value loss is {loss.item()} in epoch {epoch}")

@@ -43,7 +43,7 @@ class Cost:
     @classmethod
     def of(cls, trees: Iterable[Tree], **counted: int) -> "Cost":
         """The cost of trees as far as they record it, with other counts."""
-        found = cls(**counted)
+        found = cls(**counted)  # type: ignore[arg-type]  # counts alone
         for tree in trees:
             found.trees += 1
             found.failed += bool(tree.error)

@@ -68,7 +68,8 @@ async def play(
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
     plans = [_plan(mode, tree, config) for tree in trees] or [()] * len(tasks)
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, config.search.step_seconds, on_end)
-    for outcome, episode, tree in zip(outcomes, episodes, trees or [None] * len(tasks), strict=True):
+    planned: Sequence[Tree | None] = trees or [None] * len(tasks)
+    for outcome, episode, tree in zip(outcomes, episodes, planned, strict=True):
         if tree is not None:
             outcome.budget.add(tree.budget)
             outcome.planning_tokens = tree.budget.generated_tokens

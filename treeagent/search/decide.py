@@ -27,7 +27,7 @@ def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float 
     if decision == "leaf":
         ends = [(path, node) for path, node in tree.walk() if path and node.ended and not node.unknown]
         if ends:
-            return list(max(ends, key=lambda end: end_rank(tree, *end, likelihood_weight))[0])
+            return list(max(ends, key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight))[0])
     return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision))
 
 

@@ -77,7 +77,8 @@ def test_a_killed_proxy_goes_on_and_its_run_is_a_run_like_any_other(tmp_path: Pa
     trees = list(stored_trees(run / "trees"))
     assert len(trees) == 3 and all(tree.budget.simulations == 3 for tree in trees)
     assert all(len(path) == 3 for tree in trees for path, node in tree.walk() if node.terminated)
-    for command in (["show", run], ["export", run, "--view", "pairs", "--out", tmp_path / "pairs"]):
+    commands: list[list[str | Path]] = [["show", run], ["export", run, "--view", "pairs", "--out", tmp_path / "pairs"]]
+    for command in commands:
         done = treeagent(*command)
         assert done.returncode == 0, done.stderr
     for method in ("rft", "grpo"):
@@ -98,7 +99,7 @@ def test_an_agent_that_knows_nothing_of_treeagent_learns(tmp_path: Path) -> None
     run = tmp_path / "run"
     done = treeagent("quickstart", "--config", "debug", "--out", run, *settings, *few, *more, 'update.methods=["rft"]')
     assert done.returncode == 0, done.stderr
-    program = [sys.executable, "-m", "examples.train_any_agent", run / "checkpoints" / "warm", tmp_path / "out"]
+    program = [sys.executable, "-m", "examples.train_any_agent", str(run / "checkpoints/warm"), str(tmp_path / "out")]
     learning = ("update.rft.max_steps=100", "update.rft.learning_rate=1e-3", "update.rft.validate_every=50")
     said = subprocess.run([*program, "rft", *learning], cwd=ROOT, capture_output=True, text=True, check=True)
     before, after = map(float, said.stdout.split()[-2:])

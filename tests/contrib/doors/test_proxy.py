@@ -105,12 +105,17 @@ def test_a_request_that_is_sent_again_gets_the_same_answer(tmp_path: Path) -> No
 
 def test_a_rewritten_history_begins_a_branch_where_the_ids_part(tmp_path: Path) -> None:
     with door(tmp_path / "run") as address:
-        post = lambda *said: httpx.post(f"{address}/e/a/v1/chat/completions", json=asked(*said)).json()  # noqa: E731
+
+        def post(*said: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = httpx.post(f"{address}/e/a/v1/chat/completions", json=asked(*said)).json()
+            return answer
 
         def turn(answer: dict[str, Any], text: str) -> tuple[dict[str, Any], dict[str, Any]]:
             return {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}, user(text)
 
-        user = lambda text: {"role": "user", "content": text}  # noqa: E731
+        def user(text: str) -> dict[str, Any]:
+            return {"role": "user", "content": text}
+
         first = post("hi")
         second = post("hi", *turn(first, "long page"))
         post("hi", *turn(first, "long page"), *turn(second, "next"))
@@ -165,7 +170,10 @@ def test_a_verifier_reads_the_conversation(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path) -> None:
     with door(tmp_path / "run", key="secret") as address:
         headers = {"authorization": "Bearer secret"}
-        post = lambda path, **what: httpx.post(address + path, headers=headers, **what)  # noqa: E731
+
+        def post(path: str, **what: Any) -> httpx.Response:
+            return httpx.post(address + path, headers=headers, **what)
+
         with pytest.raises(openai.AuthenticationError, match="the key is wrong"):
             play(client(address, key="guess"), "hi")
         assert "OpenAIChatCompletionsModel" in sentence(post("/v1/responses", json={}))
@@ -225,7 +233,12 @@ def test_memory_does_not_grow_with_the_conversations(tmp_path: Path, monkeypatch
     monkeypatch.setattr(capture, "_OPEN", 8)
     seen = list[capture.Capture]()
     made = capture.Capture._replay
-    monkeypatch.setattr(capture.Capture, "_replay", lambda self: (seen.append(self), made(self))[1])
+
+    def replay(self: capture.Capture) -> None:
+        seen.append(self)
+        made(self)
+
+    monkeypatch.setattr(capture.Capture, "_replay", replay)
     with door(tmp_path / "run", group=1) as address, httpx.Client() as http:
         for number in range(150):
             name = f"{address}/e/t{number}:1/v1"

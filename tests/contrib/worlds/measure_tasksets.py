@@ -42,7 +42,8 @@ def measure(name: str, options: dict[str, object]) -> dict[str, object]:
     """One row of the table."""
     env, other = (make_env(name, options) for _ in range(2))
     assert isinstance(env, TaskSetEnv | SandboxEnv)
-    tasks, rng, steps, branches, sizes, equal = every_task(env), random.Random(0), [], [], [], 0
+    tasks, rng, equal = every_task(env), random.Random(0), 0
+    steps, branches, sizes = list[float](), list[float](), list[float]()
     gold = sum(verdict(env, task, lambda: env.demonstrator(0.0).act(rng)[1]) == 1 for task in tasks)
     idle = sum(verdict(env, task, lambda: env.idle) == 1 for task in tasks)
 

@@ -28,7 +28,7 @@ def package_says(env: Tau2Env, task: Task) -> bool:
     from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
     from tau2.evaluator.evaluator_env import EnvironmentEvaluator
 
-    spec, messages, solo = env._specs[task.data["item"]], list[Any](), env.options.domain == "telecom"
+    spec, messages, solo = env._specs[str(task.data["item"])], list[Any](), env.options.domain == "telecom"
     world = env._domain.get_environment(**({"solo_mode": True} if solo else {}))
     world.set_state(spec.initial_state and spec.initial_state.initialization_data,
                     spec.initial_state and spec.initial_state.initialization_actions, [])  # fmt: skip

@@ -288,8 +288,8 @@ class Capture:
                 self._settle(self.plays[row["outcome"]], row["reward"])
             elif latest[row["shard"]] == number and shards(self.run.trees, COLLECTED, row["shard"]):
                 for name in row["stored"]:
-                    if (play := self.plays.get(name)) is not None and play.place in self.groups:
-                        self._close(play.place)
+                    if (stored := self.plays.get(name)) is not None and stored.place in self.groups:
+                        self._close(stored.place)
                 self.closed = []
         for place in [*self.groups]:
             self._close_full(place)

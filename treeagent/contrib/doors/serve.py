@@ -133,7 +133,7 @@ class Planner:
 
     async def _state(self, task: Task, said: Turns, job: Job) -> State:
         """The state after an episode so far: replayed in the environment, or as the client tells it."""
-        state, key = await self._real.reset(task), (task.id, job.limits)
+        state, key = await self._real.reset(task), tuple[Any, ...]((task.id, job.limits))
         for text, followed in said:
             planned, key = self._plans.get(key, [])[:1], (*key, text)
             action = self.policy.grammar.read(text, self.policy.chat.encode_action(text))

@@ -91,7 +91,7 @@ def train_reward(
         first, second = head(_last_states(model, rows)).chunk(2)
         margins = torch.tensor([each.margin / (high - low) for each in chosen], device=first.device)
         losses = -functional.logsigmoid(first - second - margins) + options.centre * (first + second).square()
-        losses.mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        losses.mean().backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimiser.step()
         schedule.step()

@@ -73,7 +73,7 @@ class VersionedGenerator(RemoteGenerator):
     def complete(
         self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: object
     ) -> Completion:
-        answer = super().complete(prompt, extensions, seed=seed, **parameters)
+        answer: Completion = super().complete(prompt, extensions, seed=seed, **parameters)
         if (served_as := getattr(answer, "model", None)) != self.model:
             raise UserError(
                 f"{self} answered as {served_as!r}, not as {self.model!r}, so its weights are unknown: serve the "

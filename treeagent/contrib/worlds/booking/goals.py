@@ -1,8 +1,8 @@
 """What a user wants: drawn goals, the instructions that state them, and the verdict on a ledger."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -118,14 +118,14 @@ def draw_goal(town: Town, family: Family, rng: random.Random) -> Goal:
             return goal
 
 
-def _wishes(town: Town, family: Family, rng: random.Random) -> Mapping[str, object]:
+def _wishes(town: Town, family: Family, rng: random.Random) -> dict[str, Any]:
     """Draw what is asked of place and table, around a table of the town unless it is to be impossible."""
     booking = rng.choice(town.booked)
     place = town.places[booking.place] if family == "change" else rng.choice(list(town.places.values()))
     day, times = rng.choice(place.times)
     time, seating = rng.choice(times), rng.choice(place.seatings)
     guests = rng.choice(place.guests())
-    wishes = {"guests": guests, "day": day, "earliest": time, "latest": time, "seating": seating}
+    wishes: dict[str, Any] = {"guests": guests, "day": day, "earliest": time, "latest": time, "seating": seating}
     match family:
         case "exact":
             return wishes | {"place": place.name, "cuisine": place.cuisine}

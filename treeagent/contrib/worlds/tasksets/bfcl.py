@@ -136,8 +136,8 @@ class BfclEnv(TaskSetEnv[Visit]):
             return "The user leaves." if self.verdict() is not None else self._request(item, after.turn)
         if call.name in self._withheld(item, visit.turn):
             raise CallRefused(f"{call.name} is not available yet")
-        if any(isinstance(call.arguments.get(key), int | float) and abs(call.arguments[key]) > _LARGEST
-               for key in ("exponent", "precision")):  # fmt: skip
+        sizes = [call.arguments.get(key) for key in ("exponent", "precision")]
+        if any(isinstance(size, int | float) and abs(size) > _LARGEST for size in sizes):
             raise CallRefused(f"exponent and precision are at most {_LARGEST}")
         apis = copy.deepcopy(dict(visit.apis))
         result = _run(apis, call)

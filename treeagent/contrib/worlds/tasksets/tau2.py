@@ -177,7 +177,8 @@ class Tau2Env(TaskSetEnv[Visit]):
         if name == "calculate":  # the package evaluates the text
             return str(round(_calculated(ast.parse(str(arguments["expression"]).strip(), mode="eval").body), 2))
         if self._solo:
-            importlib.import_module("tau2.domains.telecom.tools").uuid = _Numbered(len(world.tools.db.bills))
+            module: Any = importlib.import_module("tau2.domains.telecom.tools")
+            module.uuid = _Numbered(len(world.tools.db.bills))
         return world.make_tool_call(name, **copy.deepcopy(dict(arguments)))
 
     def _world(self, state: Any) -> Any:
