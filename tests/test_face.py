@@ -12,7 +12,7 @@ from treeagent.pipeline.folder import RunError
 
 SMALL = [
     "workers=1", "collect.tasks=4", "search.limits.simulations=8", "update.validation_tasks=2",
-    "update.rft.max_steps=2", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
+    "update.grpo.max_steps=2", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
 ]  # fmt: skip
 
 
@@ -32,12 +32,12 @@ def test_each_stage_is_one_call_and_goes_on_where_an_earlier_one_ended(finished_
     config, base = treeagent.load_config(CONFIG, SMALL), finished_run / "checkpoints" / "base"
     out = tmp_path / "run"
     with pytest.raises(RunError, match="holds no trees"):
-        treeagent.update(config, out, base, "rft")
+        treeagent.update(config, out, base, "grpo")
     trees = treeagent.collect(config, out, base)
     [shard] = trees.glob("collect-*")
     written = shard.stat().st_mtime_ns
-    policy = treeagent.update(config, out, base, "rft")
+    policy = treeagent.update(config, out, base, "grpo")
     rows = treeagent.evaluate(config, out, policy)
-    assert [(row["policy"], row["mode"], row["tasks"]) for row in rows] == [("rft", "greedy", 2)]
+    assert [(row["policy"], row["mode"], row["tasks"]) for row in rows] == [("grpo", "greedy", 2)]
     assert treeagent.collect(config, out, base) == trees and shard.stat().st_mtime_ns == written
-    assert treeagent.update(config, out, base, "rft") == policy and treeagent.evaluate(config, out, policy) == rows
+    assert treeagent.update(config, out, base, "grpo") == policy and treeagent.evaluate(config, out, policy) == rows

@@ -183,7 +183,7 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
         "advantages": ["real", "imagined", "real"],
     }
     advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
-    assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
+    assert advantages == pytest.approx([0.5, -0.5, -0.375])  # Q 1 - 1/2, 0 - 1/2, 0 - 3/8
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ class Commands(TyperGroup):
         except _UsageError as error:
             error.message = visible(error.message, lines=True)  # it quotes what was typed or pasted
             raise
+        except SystemExit as error:  # no command raises it, so the user's environment did, perhaps with code 0
+            print_error(
+                f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead"
+            )
+            raise typer.Exit(1) from None
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:

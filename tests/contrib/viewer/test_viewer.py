@@ -49,7 +49,7 @@ def test_a_packed_tree_has_every_step_with_its_figures_and_flags() -> None:
     assert [row["parent"] for row in rows] == [0, 1, 1, 1, 0]
     search, bad, buy, back, imagined = rows
     assert (search["visits"], search["sum"], search["prior"], search["value"]) == (5, 4.0, 0.7, 0.6)
-    assert search["drop"] == 0.55 and search["advantage"] == pytest.approx(0.8 - 4.25 / 6, abs=1e-4)
+    assert search["drop"] == 0.55 and search["advantage"] == pytest.approx(0.8 - 1.05 / 2, abs=1e-4)
     assert search["thought"] == "I should look first." and search["said"].startswith("3 found <script>")
     assert {"tried", "chosen", "preferred"} <= named(search) and {"tried", "imagined"} <= named(imagined)
     assert named(bad) >= {"tried", "refused", "rejected"} and "rejected" in named(imagined)
