@@ -57,6 +57,18 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_wrong_name_of_an_environment_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    program = (
+        "import atexit, sys; from treeagent.__main__ import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules))\n"
+        "sys.argv = ['treeagent', 'eval', 'model', '--out', 'run', 'environment.name=shopp']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n") and "'shop'" in done.stderr
+
+
 def test_help_comes_fast_and_loads_nothing_heavy() -> None:
     code = (
         "import sys; from treeagent.__main__ import main; sys.argv = ['treeagent', '--help']\n"

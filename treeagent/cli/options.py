@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.envs.make import env_class
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.report.show import print_results, show_alarms
@@ -65,6 +66,7 @@ def chosen_settings(
         Terminal(stderr=True).print(f"settings of the recipe {config}: choose others by --config", soft_wrap=True)
     found = load_config(own if config is None else find_recipe(config), overrides or (), seed=seed)
     require_trusted_worlds(found, trust)
+    env_class(found.environment.name)  # a wrong name is told here, before torch is imported, which takes seconds
     return found
 
 
