@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config
-from treeagent.contrib.servers.chat import ChatPolicy, RemoteChat
+from treeagent.contrib.servers.chat import ChatPolicy, RemoteChat, _text
 from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -52,6 +53,14 @@ def test_turns_are_those_of_the_model_without_ids(server: OpenAIServer) -> None:
         assert all((action.token_ids, action.logprobs) == ((), ()) for action in proposal.actions)
     server.fault = lambda body: 400
     assert [each.error[-7:] for each in asyncio.run(policy.greedy().propose(states, 1, [1, 2]))] == ["not now"] * 2
+
+
+def test_a_thought_that_the_server_took_out_of_a_turn_is_kept() -> None:
+    message = ChatCompletionMessage.model_validate(
+        {"role": "assistant", "content": "Action: buy", "reasoning_content": "It fits."}
+    )
+    action = ReAct().read(_text(message))
+    assert (action.thought, action.call, action.error) == ("It fits.", "buy", "")
 
 
 @pytest.fixture

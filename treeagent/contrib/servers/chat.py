@@ -69,9 +69,16 @@ class RemoteChat(Server):
         while len(texts) < count:  # a server may return fewer replies than requested
             answer = self.chat(conversation, n=count - len(texts), seed=seed + len(texts), **asked)
             generated_tokens += answer.usage.completion_tokens if answer.usage else 0
-            texts += [storable(choice.message.content or "") for choice in answer.choices]
+            texts += [storable(_text(choice.message)) for choice in answer.choices]
             cut_off += [choice.finish_reason == "length" for choice in answer.choices]
         return Replies(texts[:count], generated_tokens, cut_off[:count])
+
+
+def _text(message: Any) -> str:
+    """A message of a server as one text: the thought that a reasoning parser took out of it, then its content."""
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    content = message.content or ""
+    return f"<think>\n{thought}\n</think>\n\n{content}" if isinstance(thought, str) else content
 
 
 @dataclass(frozen=True, slots=True)
