@@ -64,10 +64,10 @@ class Run:
         # A run that was killed before it wrote its config leaves only hidden files.
         content = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
         content -= {name for name in content if name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))}
-        if content and not resume:
-            raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
         if "config.toml" not in content and content - {"trees", "checkpoints"}:
             raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
+        if content and not resume:
+            raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
         path.mkdir(parents=True, exist_ok=True)
         require_own_files(path)
         with appendable(path / ".lock") as file:
