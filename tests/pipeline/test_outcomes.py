@@ -148,7 +148,7 @@ def test_a_search_whose_success_an_end_betrays_says_so(
 def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
     """The model's context is too short for any task's opening, so every episode fails before its first step."""
     out, small = tmp_path / "run", checkpoint(tmp_path / "small", 8)
-    settings = [*SETTINGS, "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
+    settings = [*SETTINGS, 'policy.instructions=""', "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
     for _ in range(2):
         result = CliRunner().invoke(app, ["eval", str(small), "--out", str(out), *settings])
         assert result.exit_code == 2, result.output
