@@ -10,7 +10,6 @@ import typer
 from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import COMMANDS, Commands, app, load_command
-from treeagent.cli.options import chosen_settings
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
@@ -68,18 +67,6 @@ def test_a_wrong_name_of_an_environment_is_told_before_torch_is_imported(tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "False\n") and "'shop'" in done.stderr
-
-
-def test_prompts_tell_a_pretrained_model_of_format_and_tools_and_not_the_policy_of_a_run(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    own, other = run / "checkpoints" / "base", tmp_path / "model"
-    for folder in (own, other):
-        folder.mkdir(parents=True)
-    (run / "config.toml").write_text("seed = 3\n")
-    told = [
-        chosen_settings(None, None, None, False, False, tmp_path / "out", each).policy.is_told for each in (own, other)
-    ]
-    assert told == [False, True]
 
 
 def test_help_comes_fast_and_loads_nothing_heavy() -> None:

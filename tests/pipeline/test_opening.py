@@ -1,6 +1,7 @@
 """The number format, workers and threads that suit a model on a machine."""
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import LlamaConfig
 from treeagent.config import RunConfig, load_config
 from treeagent.loop import quickstart
 from treeagent.pipeline.folder import RunError
-from treeagent.pipeline.opening import fit_to_machine, opened
+from treeagent.pipeline.opening import fit_to_machine, for_checkpoint, opened
 from treeagent.pipeline.progress import QuietProgress
 
 
@@ -101,3 +102,15 @@ def test_settings_with_which_nothing_was_made_are_replaced_and_told(
         with opened(config, tmp_path, []) as (run, _):
             assert run.config.seed == seed
     assert said == [f"{tmp_path} holds no work yet, so these settings of it are replaced: seed"]
+
+
+def test_prompts_tell_pretrained_models_of_format_and_tools_and_policies_from_scratch_not(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    own, moved, pretrained = finished_run / "checkpoints" / "base", tmp_path / "moved", tmp_path / "pretrained"
+    for folder in (moved, pretrained):
+        shutil.copytree(own, folder)
+    (pretrained / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    told = [for_checkpoint(RunConfig(), each).policy.is_told for each in (own, moved, pretrained, Path("org/model"))]
+    assert told == [False, False, True, True]
+    assert for_checkpoint(load_config(None, ["policy.model=other"]), pretrained).policy.model == "other"

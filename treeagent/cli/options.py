@@ -58,9 +58,6 @@ def chosen_settings(
     ``trees``; the run that ``checkpoint`` is from; the recipe ``otherwise``."""
     folder = Path(os.path.abspath(checkpoint)).parent if checkpoint is not None else Path()
     runs = out if resume else None, trees, folder.parent if folder.name == "checkpoints" else None
-    if checkpoint is not None and (runs[-1] is None or not (runs[-1] / "config.toml").is_file()):
-        # A pretrained model reads the format and the tools in its prompt, which ``policy.model`` decides.
-        overrides = [f"policy.model={checkpoint}", *(overrides or ())]
     own = next((run / "config.toml" for run in runs if run is not None and (run / "config.toml").is_file()), None)
     if config is None and own is not None:
         require_trust(own, overrides or (), trust)

@@ -19,6 +19,7 @@ from treeagent.config import COMPARING, LARGE, Method, RunConfig, Tracker, load_
 from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
+from treeagent.generators.scratch import CHAT_TEMPLATE
 from treeagent.pipeline.build import GENERATORS
 from treeagent.pipeline.demonstrate import require_demonstrator
 from treeagent.pipeline.folder import Run, RunError
@@ -51,6 +52,7 @@ def opened(
     """Context that yields the run in the folder ``out``, begun or continued, whose ``config`` holds the machine's
     choices, and its progress. All stages within share workers."""
     shown, stored = progress or QuietProgress(), Path(out) / "config.toml"
+    config = for_checkpoint(config, checkpoint)
     _require(config, uses, methods, checkpoint)
     begun = load_config(stored) if resume and stored.is_file() else None
     config, said = fit_to_machine(config, checkpoint, begun)
@@ -61,6 +63,20 @@ def opened(
             shown.warn(f"{out} holds no work yet, so these settings of it are replaced: {', '.join(run.replaced)}")
         with tracked(run), shared_workers(config):
             yield run, shown
+
+
+def for_checkpoint(config: RunConfig, checkpoint: Path | None) -> RunConfig:
+    """The settings with ``policy.model`` set to a pretrained ``checkpoint``, whose prompts explain format and tools. A
+    policy of a run has its run's settings, and a model from scratch has learnt both from demonstrations."""
+    if checkpoint is None or config.policy.model is not None:
+        return config
+    folder = checkpoint.absolute().parent
+    if folder.name == "checkpoints" and (folder.parent / "config.toml").is_file():
+        return config
+    is_read = checkpoint.is_dir() and config.policy.generator in GENERATORS
+    if is_read and load_tokenizer(checkpoint).chat_template == CHAT_TEMPLATE:
+        return config
+    return replace(config, policy=replace(config.policy, model=str(checkpoint)))
 
 
 def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], model: Path | None) -> None:

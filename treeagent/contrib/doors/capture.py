@@ -4,6 +4,7 @@ A turn continues the turn whose ids begin its prompt, so a history that the clie
 task become one tree. The journal is append-only and each turn is in it before it is answered, so a kill loses nothing.
 """
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -218,6 +219,8 @@ class Capture:
 
     def end(self, episode: str, reward: float) -> None:
         """Record the outcome of an episode, which is named by its name or by the id of one of its answers."""
+        if not math.isfinite(reward):
+            raise UserError(f"the outcome of {episode!r:.60} is {reward}: give a finite number")
         play = self.plays.get(episode) or self.threads.get(episode)
         name = episode if play is None else play.id
         if (known := self.ended.get(name)) is not None:

@@ -1,7 +1,6 @@
 """``treeagent proxy``: an OpenAI-compatible server whose conversations become search trees."""
 
 import asyncio
-import math
 import os
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from treeagent.contrib.doors.wire import Asked, Json
 from treeagent.generators.base import Failure
 from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
+from treeagent.pipeline.opening import for_checkpoint
 from treeagent.pipeline.terminal import Terminal
 from treeagent.seams import resolve
 from treeagent.types import UserError, derive_seed
@@ -87,8 +87,6 @@ class Proxy:
             row = orjson.loads(await wire.body_of(request))
             episode = str(request.path_params.get("episode") or row.get("episode") or row["answer"])
             reward = float(row["reward"])
-            if not math.isfinite(reward):
-                raise ValueError(reward)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UserError('send {"episode": NAME, "reward": NUMBER}, or the id of an "answer" of it') from None
         self.capture.end(episode, reward)
@@ -103,6 +101,7 @@ class Proxy:
 def _opened(
     checkpoint: Path, config: RunConfig, out: Path, group: int, verifier: Verifier | None, resume: bool
 ) -> Iterator[Proxy]:
+    config = for_checkpoint(config, checkpoint)
     _, policy = load_actors(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
         raise UserError(f"policy.generator {config.policy.generator!r} gives no token ids, which the proxy captures")

@@ -30,6 +30,7 @@ from treeagent.contrib.doors.wire import Asked, Json, Said
 from treeagent.envs.base import Env, opening
 from treeagent.pipeline.build import env_dynamics, environment, leaf_value, load_actors
 from treeagent.pipeline.imagination import with_planning_world, world_model
+from treeagent.pipeline.opening import for_checkpoint
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.config import Limits
 from treeagent.search.decide import best_path
@@ -55,7 +56,7 @@ class Job:
     value: float | None = None
     """The return of the plan by the policy's own values; None if an earlier plan or none was followed."""
     stopped: bool = False
-    """Whether nobody waits for it any more."""
+    """Whether the client went away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Planner:
     """Plans in an environment or a world model. One call at a time."""
 
     def __init__(self, checkpoint: Path, config: RunConfig, env: Env | None = None) -> None:
+        config = for_checkpoint(config, checkpoint)
         actors, policy = load_actors(checkpoint, config)
         if not isinstance(policy, LLMPolicy) or config.search.granularity == "split":
             raise UserError("treeagent serve wants a policy.generator with token ids and search.granularity=step")
@@ -215,7 +217,7 @@ class Server:
             return self.planner.answer(task, list(zip(texts[1::2], texts[2::2], strict=True)), job)
 
         work = asyncio.get_running_loop().run_in_executor(self._worker, plan)
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # the client may be gone
         if asked.body.get("stream"):
             return StreamingResponse(self._stream(request, asked, work, job), media_type="text/event-stream")
         async for _ in self._progress(request, work, job):
