@@ -187,19 +187,20 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
 def _first_episodes(job: EvaluationJob, send: Emit) -> OnEnd:
     """A function of each episode that ends, which tells what a user should see before the end of an evaluation: the
     first greedy episode, and what is wrong with most of the first ones."""
-    first, met = list[Outcome](), Counter[str]()
+    first, met, enough = list[Outcome](), Counter[str](), min(_FIRST, len(job.tasks))
 
     def on_end(outcome: Outcome, episode: Tree) -> None:
         first.append(outcome)
-        if len(first) > _FIRST:
+        if len(first) > enough:
             return
         met.update(limits_met(outcome, episode, None, job.config.search.limits))
         if job.mode == "greedy" and job.index == 0 and len(first) == 1:
             send(Event(_TRANSCRIPT, told=transcript(episode)))
-        if len(first) == _FIRST:
+        if len(first) == enough:
             turns, invalid = (sum(getattr(each, name) for each in first) for name in ("steps", "invalid"))
-            for sentence in limits_in_words(met, _FIRST):
-                send(Event(job.name, told=f"of the first {_FIRST} episodes: {sentence}"))
+            most = {limit: count for limit, count in met.items() if count > enough / 2}
+            for sentence in limits_in_words(most, enough):
+                send(Event(job.name, told=f"of the first {enough} episodes: {sentence}"))
             if invalid > turns / 2:
                 said = (
                     f"of the first {turns} turns, {invalid} hold no call that the environment takes: show the model "
