@@ -216,10 +216,11 @@ def _differ(fault: str, gold: str, arguments: Sequence[list[int]]) -> bool:
     """Whether two functions differ on an argument. Both are made here, so they run here."""
     one, two = dict[str, Any](), dict[str, Any]()
     exec(gold, one)
+    wanted = [json.dumps(one["f"](list(each))) for each in arguments]
     try:
         exec(fault, two)
-        return any(json.dumps(one["f"](list(each))) != json.dumps(two["f"](list(each))) for each in arguments)
-    except Exception:
+        return [json.dumps(two["f"](list(each))) for each in arguments] != wanted
+    except (ArithmeticError, LookupError, NameError, SyntaxError, TypeError, ValueError):  # what a slip leads to
         return True
 
 
