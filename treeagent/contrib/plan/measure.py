@@ -83,7 +83,9 @@ def plan(config: RunConfig, rounds: bool, checkpoint: Path | None, progress: Pro
     methods = config.adapt.methods if rounds else config.update.methods
     with tempfile.TemporaryDirectory(prefix="plan-") as folder:
         few = _few(config)
-        with opened(few, Path(folder) / "run", ["collect", "update", "evaluate"], progress=progress) as (run, shown):
+        with opened(
+            few, Path(folder) / "run", ["collect", "update", "evaluate"], checkpoint=checkpoint, progress=progress
+        ) as (run, shown):
             few = run.config
             costs, policy = _warm_start(config, few, run, shown) if checkpoint is None else ([], checkpoint)
             count = config.adapt.rounds if rounds else 1
