@@ -30,7 +30,7 @@ def played(env: BookingEnv, task: Task, noise: float = 0.0, seed: int = 0) -> li
 @pytest.mark.parametrize("view_", ["text", "tools"])
 @pytest.mark.parametrize("size", [3, 8, 18])
 def test_the_demonstrator_solves_every_family(view_: str, size: int) -> None:
-    env = make_env("booking", {"size": size, "view": view_, "popups": True, "wordings": 3, "mentions": 2})
+    env = make_env("booking", {"size": size, "view": view_, "popups": True, "wordings": 3})
     assert isinstance(env, BookingEnv)
     for task in env.tasks("train", 4 * SIX):
         calls = played(env, task)

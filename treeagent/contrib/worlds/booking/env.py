@@ -50,10 +50,6 @@ class BookingOptions:
     """Restaurants of a town."""
     wordings: int = Field(default=1, ge=1, le=3)
     """Words for each answer, such as terrace and outdoor: above 1, instruction and pages may differ in their words."""
-    shuffled: bool = False
-    """Each restaurant's pages have the answers in an order of their own."""
-    mentions: int = Field(default=0, ge=0)
-    """Answers of which the instruction also names one that is not wanted."""
     holds: int = Field(default=1, ge=1)
     """Forms that may be begun in a visit. With 1, a wrong answer is final."""
     hold_steps: int = Field(default=60, ge=1)
@@ -128,7 +124,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
     def town(self, seed: int | None = None) -> Town:
         """The town of a seed, by default that of the current task."""
         given = cast(int, self.task.data["town"]) if seed is None else seed
-        return draw_town(given, self.options.size, self.options.wordings, self.options.places, self.options.shuffled)
+        return draw_town(given, self.options.size, self.options.wordings, self.options.places)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -189,7 +185,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         seed = len(SPLITS) * index + SPLITS.index(split)
         town, rng = self.town(seed), random.Random(f"goal {seed}")
         goal = draw_goal(town, families[index % len(families)], rng)
-        prompt = instruction(goal, town, self.options.mentions, rng)
+        prompt = instruction(goal, town, rng)
         return Task(f"booking{self.options.size}-{split}-{index}", prompt, split, seed, asdict(goal))
 
     def demonstrator(self, noise: float) -> "BookingDemonstrator":

@@ -148,18 +148,12 @@ def _wishes(town: Town, family: Family, rng: random.Random) -> dict[str, Any]:
     return {**_wishes(town, "exact", rng), name: rng.choice(wanted)}
 
 
-def instruction(goal: Goal, town: Town, mentions: int, rng: random.Random) -> str:
-    """The goal in words. ``mentions`` answers are named together with one that is not wanted."""
+def instruction(goal: Goal, town: Town, rng: random.Random) -> str:
+    """The goal in words."""
     word: Callable[[str, str], str] = lambda question, answer: town.wording(question, answer, "instruction")  # noqa: E731
     answers = list(goal.answers.items())
     rng.shuffle(answers)
-    wanted = [word(*each) for each in answers]
-    for number in range(min(mentions, len(wanted))):
-        question, answer = answers[number]
-        pool = CANCELLING if goal.family == "cancel" else QUESTIONS
-        other = word(question, rng.choice([each[0] for each in pool[question] if each[0] != answer]))
-        wanted[number] = rng.choice((f"{wanted[number]} not {other}", f"not {other} but {wanted[number]}"))
-    said = [f"{question} {each}" for (question, _), each in zip(answers, wanted, strict=True)]
+    said = [f"{question} {word(question, answer)}" for question, answer in answers]
     rng.shuffle(said)
     if goal.family == "cancel":
         return " , ".join((f"cancel {goal.place}", *said))

@@ -3,7 +3,16 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from treeagent.contrib.worlds.booking.town import CUISINES, Ledger, Place, Record, Town, number
+from treeagent.contrib.worlds.booking.town import (
+    CANCELLING,
+    CUISINES,
+    QUESTIONS,
+    Ledger,
+    Place,
+    Record,
+    Town,
+    number,
+)
 
 
 class Action(NamedTuple):
@@ -181,7 +190,7 @@ def _form(town: Town, rules: Rules, ledger: Ledger, session: Session, said: tupl
             named = [(time, seating, town.wording("seating", seating, place.name)) for time, seating in tables]
             options = [(f"{time} {seating}", f"{time} {word.capitalize()}") for time, seating, word in named]
         case _:
-            found = town.answers(question, place.name)
+            found = [each[0] for each in QUESTIONS.get(question) or CANCELLING[question]]
             options = [(each, town.wording(question, each, place.name).capitalize()) for each in found]
     stop = () if session.held >= 0 or session.cancels else (NONE_FITS,)
     elements = [Element(word, Action("answer", value)) for value, word in options]

@@ -113,24 +113,16 @@ class Town:
     cancelling: tuple[str, ...]
     wordings: int
     """How many wordings of an answer pages and instructions use."""
-    shuffled: bool
-    """Whether each place has its own order of answers."""
     booked: Ledger
     """The bookings of the user at the start of a visit."""
 
     def wording(self, question: str, answer: str, where: str) -> str:
         """The word for an answer, such as "outdoor" for "terrace": on the pages of a place, or in an instruction. Pages
-        write it with a capital: with other tokens than the instruction's, a very small model learns sooner to tell what
-        is offered from what is asked for."""
+        write it with a capital."""
         for words in QUESTIONS.get(question) or CANCELLING.get(question, ()):
             if words[0] == answer:
                 return words[number(self.seed, where, question, answer) % self.wordings]
         return answer
-
-    def answers(self, question: str, where: str) -> list[str]:
-        """The answers of a question, in the order of a place's pages."""
-        found = [each[0] for each in QUESTIONS.get(question) or CANCELLING[question]]
-        return sorted(found, key=lambda each: number(self.seed, where, each, question)) if self.shuffled else found
 
 
 def spoken(time: str) -> str:
@@ -144,7 +136,7 @@ def number(*parts: object) -> int:
 
 
 @lru_cache(maxsize=4096)
-def draw_town(seed: int, size: int, wordings: int, places: int, shuffled: bool = False) -> Town:
+def draw_town(seed: int, size: int, wordings: int, places: int) -> Town:
     """Draw a town. ``size`` is the number of questions of a booking, guests, day and time included."""
     rng = random.Random(f"town {seed}")
     names = rng.sample(NAMES, places)
@@ -159,7 +151,7 @@ def draw_town(seed: int, size: int, wordings: int, places: int, shuffled: bool =
         answers = {"guests": rng.choice(GUESTS[:2]), "day": day, "time": rng.choice(times)}
         answers |= {"seating": rng.choice(place.seatings)} | {each: QUESTIONS[each][0][0] for each in asked}
         booked.append(Record(len(booked), "user", "booked", name, tuple(answers.items())))
-    return Town(seed, found, tuple(asked), tuple(cancelling), wordings, shuffled, tuple(booked))
+    return Town(seed, found, tuple(asked), tuple(cancelling), wordings, tuple(booked))
 
 
 def _place(rng: random.Random, name: str, cuisine: str) -> Place:
