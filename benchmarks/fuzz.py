@@ -209,13 +209,12 @@ PLACES: dict[str, Callable[[], Place]] = {
     "shop": cache(
         lambda: _env("shop", ("search[red lamp]", "click[3]", "click[red]", "click[buy now]", "click[back]"))
     ),
-    "qa": cache(lambda: _env("qa", ("search[who founded it]", "answer[Rome]"))),
     "frozenlake": cache(lambda: _env("frozenlake", ("left", "right", "up", "down"))),
     "sokoban": cache(lambda: _env("sokoban", ("left", "right", "push up", "down"))),
 }
 """The places by name. Each is made once, when it is first read."""
 if sys.platform == "linux" and platform.machine() == "x86_64":  # elsewhere there is no sandbox
-    PLACES["python"] = cache(lambda: _env("python", ("run[print(1)]", "test[def f(xs): return xs]", "submit[f = sum]")))
+    PLACES["sandbox"] = cache(lambda: _env("sandbox", ("shell[ls]", "shell[cat solution.py]", "test[]", "submit[]")))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "fuzz.py"))
 CASES = [json.loads(line) for line in Path(__file__).with_name("fuzz_cases.jsonl").read_text().splitlines()]
-SOME = {"python": 2, "settings": 3, "settings file": 10}
+SOME = {"sandbox": 2, "settings": 3, "settings file": 10}
 """Number of texts for slow places; the others get 200."""
 
 

@@ -9,7 +9,7 @@ from treeagent import seams
 from treeagent.envs.base import Env, EnvWrapper
 from treeagent.types import UserError
 
-BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv", "toolbox": "treeagent.envs.toolbox:ToolboxEnv"}
+BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv"}
 """The core's own short names of environments."""
 
 

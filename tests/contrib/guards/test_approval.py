@@ -14,8 +14,8 @@ from faulty_envs import Stairs, WordsPolicy, stairs_task
 
 from treeagent.contrib.guards.approval import Answer, Approval, ApprovedEnv, Request, answer, ask, waiting
 from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs import EnvDynamics
-from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.types import ToolCall

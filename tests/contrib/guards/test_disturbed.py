@@ -8,9 +8,9 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.contrib.guards.disturbed import CANARY, Disturbance, Disturbances, DisturbedEnv, has_obeyed
+from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.types import Task, ToolCall
 
 KINDS: Sequence[Disturbance] = get_args(Disturbance)

@@ -6,9 +6,9 @@ import pytest
 from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
+from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs import Env, Forkable, wrap
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.types import ToolCall, UserError
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)

@@ -7,9 +7,9 @@ import pytest
 from judged_steps import place
 
 from treeagent.contrib.judging.rubric import RubricEnv, call_scores, matching
+from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.rewards import RewardedDynamics, make_reward
 from treeagent.types import Action, ToolCall
 

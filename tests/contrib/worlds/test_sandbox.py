@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.contrib.worlds.python import PythonEnv, PythonOptions
-from treeagent.contrib.worlds.python.child import _CALLS, _CLOCK_CALLS
-from treeagent.contrib.worlds.python.sandbox import Sandbox
+from treeagent.contrib.worlds.sandbox import PythonBox
+from treeagent.contrib.worlds.sandbox.child import _CALLS, _CLOCK_CALLS
+from treeagent.contrib.worlds.sandbox.process import Sandbox
 from treeagent.envs import make_env
-from treeagent.types import ToolCall, UserError
+from treeagent.types import UserError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
@@ -39,6 +39,16 @@ def answers(lines: list[str], header: str = "") -> list[str]:
     found: list[str] = json.loads(Sandbox().run(code).output)
     assert len(found) == len(lines)
     return found
+
+
+def test_code_computes_and_prints() -> None:
+    assert said("import math, json\nprint(json.dumps([1 + 1, math.floor(2.5)]))") == "[2, 2]"
+    assert said("x = 1\n\nx / 0") == "line 3: ZeroDivisionError: division by zero"
+    assert said("from datetime import datetime; print(datetime.strptime('2', '%d').day)") == "2"
+    assert said("from dataclasses import dataclass\n@dataclass\nclass A: x: int\nprint(A(1))") == "A(x=1)"
+    assert Sandbox().run("def f(a, b=2): return [a, b]", [(1,), ("x", None)]).returned == [[1, 2], ["x", None]]
+    code = "import random\nf = lambda: [random.random(), sorted({'a', 'b', 'c'}, key=hash)]"
+    assert Sandbox().run(code, [()]) == Sandbox().run(code, [()])
 
 
 READ = (
@@ -74,7 +84,7 @@ def test_no_package_and_none_of_our_own_modules_can_be_imported(header: str) -> 
     packages = str(Path(numpy.__file__).parents[1])
     project = str(Path(treeagent.__file__).parents[1])
     lines = [
-        f"import {name}" for name in ("treeagent", "treeagent.contrib.worlds.python.tasks", "numpy", "pip", "child")
+        f"import {name}" for name in ("treeagent", "treeagent.contrib.worlds.sandbox.env", "numpy", "pip", "child")
     ]
     found = answers(lines, header.format(packages=packages, project=project))
     assert set(found) <= {"ModuleNotFoundError", "PermissionError", "ImportError"}
@@ -150,7 +160,7 @@ def test_a_fork_bomb_hungry_code_and_chatter_are_held() -> None:
 
 def test_a_run_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
     program = (
-        "from treeagent.contrib.worlds.python.sandbox import Sandbox; Sandbox(60.0).run('import time; time.sleep(60)')"
+        "from treeagent.contrib.worlds.sandbox.process import Sandbox; Sandbox(60.0).run('import time; time.sleep(60)')"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
@@ -166,7 +176,7 @@ def test_a_run_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import treeagent.contrib.worlds.python.sandbox as sandbox
+    import treeagent.contrib.worlds.sandbox.process as sandbox
 
     # A kernel without seccomp filters answers with "invalid argument", as it does for this unknown number.
     text = sandbox._CHILD.read_text()
@@ -178,7 +188,7 @@ def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.Mon
         Sandbox().run("print('ran')")
     assert "ran" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be run safely"):
-        make_env("python")
+        make_env("sandbox")
 
 
 @pytest.mark.parametrize("code", [0, 97])
@@ -193,10 +203,9 @@ FORGED = ("[]", "[1]", "null", "true", "{}", "[[]]", "[1, 2, 3]", "NaN", "[" * 9
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_forged_results_pass_no_example_and_no_test(forged: str) -> None:
-    env = PythonEnv(PythonOptions())
-    env.reset(options={"task": env.tasks("train", 1)[0]})
-    code = f"import os, sys\nos.write(int(sys.argv[1]), {forged.encode('latin-1')!r})\nos._exit(0)"
-    assert "all examples pass" not in env.step(ToolCall("test", {"code": code}))[0]
-    assert env.step(ToolCall("submit", {"code": code}))[1] == 0.0
-    assert env.verify() == 0.0
+def test_forged_results_are_no_value(forged: str) -> None:
+    box = PythonBox()
+    box.start({"a.py": f"import os, sys\nos.write(int(sys.argv[1]), {forged.encode('latin-1')!r})\nos._exit(0)"})
+    [found] = box.values([("a", "f", [1])])
+    assert found != ["value", 1]
+    assert box.run("python -m pytest a.py").code != 0

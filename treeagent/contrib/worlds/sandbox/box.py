@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from treeagent.contrib.worlds.python.sandbox import Sandbox
+from treeagent.contrib.worlds.sandbox.process import Sandbox
 
 _INSIDE = Path(__file__).with_name("inside.py")
 LARGEST = 2**18
@@ -54,11 +54,12 @@ class PythonBox:
 
     Of a shell it has ``ls``, ``find``, ``cat``, ``grep``, ``rm``, ``printf %s TEXT > FILE``, ``python FILE``, and
     ``python -m pytest``, which calls the functions ``test_*`` of the files ``test_*.py``. Code runs in the sandbox of
-    the ``python`` world: it sees no file of the host, ``open`` reads and writes the box's own files, and what it writes
+    ``process``: it sees no file of the host, ``open`` reads and writes the box's own files, and what it writes
     is kept if it ends in time."""
 
     def __init__(self, seconds: float = 10.0, megabytes: int = 256) -> None:
         self._sandbox = Sandbox(seconds, megabytes)
+        self._sandbox.run("")  # where code cannot be run safely, it says so here and not in an episode
         self.files: Mapping[str, str] = {}
 
     def start(self, files: Mapping[str, str]) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
 
-from treeagent.contrib.worlds.python.env import _slip
-from treeagent.contrib.worlds.python.tasks import draw_task
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
+from treeagent.contrib.worlds.sandbox.exercises import draw, slip
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
@@ -178,8 +177,8 @@ class Repairer:
         missing = [(path, text) for path, text in env.key.solution.items() if files.get(path) != text]
         path, text = missing[0] if missing else next(iter(env.key.solution.items()))
         if rng.random() < self._noise:
-            slip = f"write {json.dumps({'path': path, 'text': _slip(text, rng)})}"
-            return "perhaps", rng.choice([slip, "shell[ls]", f"shell[cat {path}]", "test[]", "submit[]"])
+            wrong = f"write {json.dumps({'path': path, 'text': slip(text, rng)})}"
+            return "perhaps", rng.choice([wrong, "shell[ls]", f"shell[cat {path}]", "test[]", "submit[]"])
         if missing:
             return f"{path} is wrong", f"write {json.dumps({'path': path, 'text': text})}"
         return ("it works", "submit[]") if env.visit.tested else ("try it", "test[]")
@@ -194,13 +193,10 @@ def passes(files: Mapping[str, str], checks: Sequence[tuple[str, str, list[Any],
 
 @lru_cache(maxsize=1024)
 def repair_task(split: Split, index: int) -> Task:
-    """A task with a fault that the hidden checks notice: an exercise of the ``python`` world, its solution mutated."""
-    exercise = draw_task(split, index, difficulty=2)
-    gold, tests = str(exercise.data["gold"]), exercise.data["tests"]
-    examples = exercise.data["examples"]
-    assert isinstance(tests, list) and isinstance(examples, list)
-    rng = random.Random(f"repair {exercise.id}")
-    while (fault := _slip(gold, rng)) == gold or not _differ(fault, gold, [argument for argument, _ in tests]):
+    """A task with a fault that the hidden checks notice: an exercise, its solution mutated."""
+    words, gold, examples, tests, number = draw(split, index)
+    rng = random.Random(f"repair python2-{split}-{index}")
+    while (fault := slip(gold, rng)) == gold or not _differ(fault, gold, [argument for argument, _ in tests]):
         continue
     shown = "".join(
         f"def test_{n}():\n    assert f({given}) == {value}\n\n" for n, (given, value) in enumerate(examples)
@@ -208,8 +204,9 @@ def repair_task(split: Split, index: int) -> Task:
     files = {"solution.py": f"{fault}\n", "test_solution.py": f"from solution import f\n\n\n{shown}"}
     checks = [["solution", "f", [argument], value] for argument, value in tests]
     data: dict[str, Any] = {"files": files, "checks": checks, "solution": {"solution.py": f"{gold}\n"}}
-    prompt = exercise.prompt.replace("Write f(xs):", "Repair f(xs) in solution.py:")
-    return Task(f"repair-{split}-{index}", prompt, split, exercise.seed, data)
+    listed = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
+    prompt = f"Repair f(xs) in solution.py: {words}. For example, {listed}."
+    return Task(f"repair-{split}-{index}", prompt, split, number, data)
 
 
 def _differ(fault: str, gold: str, arguments: Sequence[list[int]]) -> bool:

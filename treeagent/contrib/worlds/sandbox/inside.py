@@ -1,6 +1,6 @@
 """What runs in the sandbox before the agent's code: its files, an import from them, and a runner of tests.
 
-``PythonBox`` sends this text. It has no files and no modules but those that the ``python`` world's child loads."""
+``PythonBox`` sends this text. It has no files and no modules but those that ``child`` loads."""
 
 import builtins
 import io

@@ -2,8 +2,8 @@
 
 import random
 
+from treeagent.contrib.worlds.toolbox import ToolboxEnv, ToolboxOptions
 from treeagent.envs import check_env, make_env
-from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
 from treeagent.types import Task
 
 TABLES = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeagent.contrib.worlds.python.child import CPU_SECONDS, LOCKED
+from treeagent.contrib.worlds.sandbox.child import CPU_SECONDS, LOCKED
 from treeagent.types import UserError
 
 _CHILD = Path(__file__).with_name("child.py")
