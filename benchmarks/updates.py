@@ -51,6 +51,7 @@ from treeagent.pipeline.folder import COLLECTED, Run, changed_settings
 from treeagent.pipeline.opening import fit_to_machine
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.update import learn
 
 QUESTION = "Which update of the same trees leads to the highest greedy success?"
@@ -173,9 +174,9 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
         settings = job.settings(variant.overrides)
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
-            [checkpoint] = learn(
-                settings, shared_run, progress, [(checkpoint, method, shared_run.checkpoints / written)], [COLLECTED]
-            )
+            out = shared_run.checkpoints / written
+            job_of = TrainJob(settings, checkpoint, method, shared_run.trees, [COLLECTED], out)
+            [checkpoint] = learn(settings, shared_run, progress, [job_of])
         asked = [(policy, mode) for mode in job.modes for policy in (start, checkpoint)]
         found = evaluate(shared_run.config, shared_run, progress, asked)
         figures = validation_figures(shared_run.metrics(), name)

@@ -9,6 +9,7 @@ from command import CONFIG
 
 import treeagent
 from treeagent.pipeline.folder import RunError
+from treeagent.pipeline.trees import stored_trees
 
 SMALL = [
     "workers=1", "collect.tasks=4", "search.limits.simulations=8", "update.validation_tasks=2",
@@ -41,3 +42,18 @@ def test_each_stage_is_one_call_and_goes_on_where_an_earlier_one_ended(finished_
     assert [(row["policy"], row["mode"], row["tasks"]) for row in rows] == [("grpo", "greedy", 2)]
     assert treeagent.collect(config, out, base) == trees and shard.stat().st_mtime_ns == written
     assert treeagent.update(config, out, base, "grpo") == policy and treeagent.evaluate(config, out, policy) == rows
+
+
+def test_a_quickstart_from_a_checkpoint_compares_trees_with_sampled_episodes(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    config = treeagent.load_config(
+        CONFIG, [*SMALL, "update.control=true", 'update.methods=["rft"]', "update.rft.max_steps=2"]
+    )
+    rows = treeagent.quickstart(config, tmp_path / "run", finished_run / "checkpoints" / "warm")
+    assert [row["policy"] for row in rows] == ["base", "rft", "sampled"]
+    assert not (tmp_path / "run" / "checkpoints" / "warm").exists()
+    sampled = list(stored_trees(tmp_path / "run" / "trees", "samples"))
+    assert len(sampled) == 4
+    assert all(len(node.edges) <= 1 for tree in sampled for node in tree.nodes() if node is not tree.root)
+    assert treeagent.quickstart(config, tmp_path / "run") == rows  # a continued run knows its start

@@ -243,6 +243,8 @@ class UpdateConfig:
     """Updates, each from the base policy: "rft" imitates, "distil" fits the search, "dpo" and "grpo"."""
     validation_tasks: Count = 100
     """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
+    control: bool = False
+    """Whether the quickstart also imitates episodes that are sampled without search, with the same tokens."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
     values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)

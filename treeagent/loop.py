@@ -28,8 +28,16 @@ from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.report.page import report
-from treeagent.pipeline.rounds import RoundHistory, audit_before_round, begin, finish_round, search_round, update_round
-from treeagent.pipeline.warm_start import warm_start
+from treeagent.pipeline.rounds import (
+    RoundHistory,
+    audit_before_round,
+    begin,
+    finish_round,
+    first_policy,
+    search_round,
+    update_round,
+)
+from treeagent.pipeline.rows import TrainJob
 from treeagent.store import shard_names
 
 
@@ -48,21 +56,35 @@ def load_config(recipe: str | Path | None = None, overrides: Sequence[str] = (),
     return settings.load_config(None if recipe is None else find_recipe(str(recipe)), overrides, seed=seed)
 
 
-def quickstart(config: RunConfig, out: str | Path, **how: Unpack[How]) -> list[Row]:
-    """Imitate demonstrations, search training tasks, update once with each method, and compare all policies.
+def quickstart(
+    config: RunConfig, out: str | Path, checkpoint: str | Path | None = None, **how: Unpack[How]
+) -> list[Row]:
+    """Search training tasks, update once with each method, and compare all policies.
 
-    Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search
-    adds, and the updated policies in the first mode, which shows what learning adds.
+    Starts from ``checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of
+    RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search adds; the updated
+    policies in the first mode, which shows what learning adds; and the updated policy that validation chose in the last
+    mode, which shows both.
     """
-    uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
-    with opened(config, out, uses, methods=config.update.methods, **how) as (run, shown):
-        config, modes = run.config, config.evaluate.modes
-        warm = warm_start(config, run, shown)
-        collecting.collect(config, run, shown, warm)
-        base = updating.fit_base(config, run, shown, warm)
-        updated = updating.update(config, run, shown, base, config.update.methods)
-        evaluations = [*((base, mode) for mode in modes), *((policy, modes[0]) for policy in updated)]
-        rows = evaluating.evaluate(config, run, shown, evaluations)
+    given = None if checkpoint is None else Path(checkpoint)
+    uses: list[Use] = ["collect", "update", "evaluate"]
+    if given is None and not _is_begun(out, how):
+        uses.insert(0, "warm_start")
+    with opened(config, out, uses, methods=config.update.methods, checkpoint=given, **how) as (run, shown):
+        config, modes, others = run.config, run.config.evaluate.modes, list[TrainJob]()
+        start = first_policy(config, run, shown, given)
+        collecting.collect(config, run, shown, start)
+        base = updating.fit_base(config, run, shown, start)
+        if config.update.control:
+            others = [updating.control(config, run, shown, start, base)]
+        updated = updating.update(config, run, shown, base, config.update.methods, others=others)
+        best = max(updated, key=lambda policy: run.facts(policy.name)["update"]["best_validation"] or 0.0)
+        evaluations = [
+            *((base, mode) for mode in modes),
+            *((policy, modes[0]) for policy in updated),
+            (best, modes[-1]),
+        ]
+        rows = evaluating.evaluate(config, run, shown, list(dict.fromkeys(evaluations)))
         report(run)
         return rows
 
@@ -75,8 +97,7 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
     """
     given, methods = None if checkpoint is None else Path(checkpoint), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
-    begun = how.get("resume", True) and (Path(out) / "config.toml").is_file()  # such a run has recorded its start
-    if given is None and not begun:
+    if given is None and not _is_begun(out, how):
         uses.insert(0, "warm_start")
     with opened(config, out, uses, methods=methods, checkpoint=given, **how) as (run, shown):
         config = run.config
@@ -88,6 +109,11 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
             policy = update_round(config, run, shown, policy, number)
             finish_round(config, run, shown, policy, number, audit, history)
         return compare(config, run, shown, history)
+
+
+def _is_begun(out: str | Path, how: How) -> bool:
+    """Whether a run is continued, which has recorded its start."""
+    return how.get("resume", True) and (Path(out) / "config.toml").is_file()
 
 
 def compare(config: RunConfig, run: Run, progress: Progress, history: RoundHistory) -> list[Row]:

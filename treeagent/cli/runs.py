@@ -28,8 +28,14 @@ from treeagent.pipeline.terminal import Terminal
 app = typer.Typer()
 
 
+Start = Annotated[
+    str | None, typer.Argument(metavar="CHECKPOINT", help="The policy to start from; without it, a warm start.")
+]
+
+
 @app.command()
 def quickstart(
+    checkpoint: Start = None,
     overrides: Overrides = None,
     config: Config = None,
     out: Out = Path("runs/quickstart"),
@@ -37,14 +43,16 @@ def quickstart(
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
-    """Run the whole pipeline once: imitate demonstrations, search, update by RFT, DPO and GRPO, evaluate all policies.
+    """Run the whole pipeline once: search, update by RFT, DPO and GRPO, evaluate all policies. Without CHECKPOINT, a
+    small model first imitates demonstrations.
 
     Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
     Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
-    settings = chosen_settings(config, overrides, seed, resume, trust, out)
-    print_end(treeagent.quickstart(settings, out, resume=resume, progress=RichProgress()), out)
+    start, changes = checkpoint_and_overrides(checkpoint, overrides)
+    settings = chosen_settings(config, changes, seed, resume, trust, out, start)
+    print_end(treeagent.quickstart(settings, out, start, resume=resume, progress=RichProgress()), out)
 
 
 @app.command()
@@ -70,9 +78,7 @@ def collect(
 
 @app.command()
 def train(
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help="The policy to start from; without it, a warm start.")
-    ] = None,
+    checkpoint: Start = None,
     out: Out = Path("runs/train"),
     overrides: Overrides = None,
     config: Config = None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from treeagent.types import UserError
 
-_FOLDER = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parent.parent / "recipes"
 """In a checkout this is a link to ``configs/`` at the repository's root; in an installed package it is a folder."""
 
 
@@ -30,8 +30,8 @@ def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
 
 
 def _files(ending: str) -> dict[str, Path]:
-    paths = sorted(_FOLDER.rglob(f"*{ending}"))
-    return {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in paths}
+    paths = sorted(RECIPES.rglob(f"*{ending}"))
+    return {path.relative_to(RECIPES).with_suffix("").as_posix(): path for path in paths}
 
 
 def first_sentence(text: str) -> str:

@@ -14,6 +14,7 @@ from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarm
 from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import COLLECTED, LINKED, Run
 from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
@@ -53,8 +54,8 @@ def _round_name(number: int) -> str:
     return f"{COLLECTED}-{number}"
 
 
-def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """Make or find the first policy, and search the tasks that a world model of the first round learns from."""
+def first_policy(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
+    """The policy that a run starts from: ``checkpoint``, or the one that the run was begun with, or a warm start."""
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
@@ -68,8 +69,13 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             start = run.checkpoints / f"{LINKED}{checkpoint.name}"
             if not start.is_symlink():
                 start.symlink_to(checkpoint.resolve(), target_is_directory=True)
-    else:
-        start = warm_start(config, run, progress)
+        return start
+    return warm_start(config, run, progress)
+
+
+def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
+    """Make or find the first policy, and search the tasks that a world model of the first round learns from."""
+    start = first_policy(config, run, progress, checkpoint)
     if config.adapt.imagined_in(1):
         search_tasks(config, run, progress, start, _round_name(0), range(config.adapt.seed_tasks))
     return start
@@ -139,7 +145,7 @@ def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Pa
         if "skipped" in run.stages().get(out.name, {}):
             continue
         try:
-            [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names)
+            [checkpoint] = learn(config, run, progress, [TrainJob(config, checkpoint, method, run.trees, names, out)])
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)

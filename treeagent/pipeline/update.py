@@ -22,6 +22,7 @@ from treeagent.learners.sft import train_distil, train_sft
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.pipeline import build
 from treeagent.pipeline.alarms import first_cause, value_alarms
+from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Emit, Event, logged, training_hooks
 from treeagent.pipeline.opening import training_threads
@@ -32,6 +33,9 @@ from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import NothingToLearn, derive_seed
+
+SAMPLES, SAMPLED = "samples", "sampled"
+"""Names of the episodes that ``control`` samples, and of the policy that imitates them."""
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -63,42 +67,44 @@ def update(
     checkpoint: Path,
     methods: Sequence[Method],
     trees: Run | None = None,
+    others: Sequence[TrainJob] = (),
 ) -> list[Path]:
-    """Update ``checkpoint`` once by each method, from the trees of this run or of the run ``trees``. Returns the
-    updated checkpoints."""
+    """Update ``checkpoint`` once by each method, from the trees of this run or of the run ``trees``, and do ``others``
+    beside. Returns the updated checkpoints."""
     source = trees or run
     for part in methods:
         run.record_trees(part, source)
-    updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
-    return learn(config, run, progress, updates, source.collections(), source.trees)
+    names = source.collections()
+    jobs = [TrainJob(config, checkpoint, each, source.trees, names, run.checkpoints / each) for each in methods]
+    return learn(config, run, progress, [*jobs, *others])
 
 
-def learn(
-    config: RunConfig,
-    run: Run,
-    progress: Progress,
-    updates: Sequence[tuple[Path, Method, Path]],
-    names: Sequence[str],
-    trees: Path | None = None,
-) -> list[Path]:
-    """Run updates side by side, each (checkpoint to start from, method, new folder), from the shards ``names`` in the
-    folder ``trees``, by default the run's."""
-    for checkpoint, _, out in updates:
-        run.record_checkpoint(out.name, checkpoint)
-    jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out)
-        for checkpoint, method, out in updates
-        if not run.is_done(out.name)
-    ]
+def control(config: RunConfig, run: Run, progress: Progress, start: Path, base: Path) -> TrainJob:
+    """Sample episodes of the training tasks under the limits of the search, but without one. Returns the update of
+    ``base`` that imitates all of their distinct successes (RFT, Yuan et al. 2023): what learning from trees is measured
+    against."""
+    most = config.evaluate.best_of
+    search = replace(config.search.by("best_of_n"), limits=replace(config.search.limits, simulations=most))
+    imitation = replace(config.update.imitation, what="paths", paths_per_tree=most)
+    sampling = replace(config, search=search, update=replace(config.update, imitation=imitation))
+    search_tasks(sampling, run, progress, start, SAMPLES, range(config.collect.tasks))
+    return TrainJob(sampling, base, "rft", run.trees, [SAMPLES], run.checkpoints / SAMPLED)
+
+
+def learn(config: RunConfig, run: Run, progress: Progress, updates: Sequence[TrainJob]) -> list[Path]:
+    """Run updates side by side. Returns the updated checkpoints."""
+    for job in updates:
+        run.record_checkpoint(job.out.name, job.checkpoint)
+    waiting = [job for job in updates if not run.is_done(job.out.name)]
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in train_all(jobs, config, on_event):
+            for job, facts in train_all(waiting, config, on_event):
                 run.finish(job.out.name, facts)
                 shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
         except NothingToLearn as symptom:
-            cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
+            cause = first_cause(run.stages(), read_trees(updates[0].trees, updates[0].names))
             raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
-    return [out for _, _, out in updates]
+    return [job.out for job in updates]
 
 
 Trained = Iterator[tuple[TrainJob, dict[str, Any]]]

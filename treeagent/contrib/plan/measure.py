@@ -18,6 +18,7 @@ from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.opening import opened
 from treeagent.pipeline.progress import Progress, RichProgress
+from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
@@ -135,9 +136,8 @@ def _update(config: RunConfig, few: RunConfig, run: Run, progress: Progress, pol
     own = getattr(config.update, method)
     short = replace(few.update, **{method: replace(own, max_steps=STEPS, validate_every=STEPS + 1)})
     try:
-        learn(
-            replace(few, update=short), run, progress, [(policy, method, run.checkpoints / method)], run.collections()
-        )
+        shortly, names = replace(few, update=short), run.collections()
+        learn(shortly, run, progress, [TrainJob(shortly, policy, method, run.trees, names, run.checkpoints / method)])
     except NothingToLearn:
         return StageCost(f"{method} (the few trees gave no rows)", 0, "steps", 0.0)
     facts = run.facts(method)["update"]

@@ -46,20 +46,31 @@ def cell(row: Row, key: str) -> str:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """A sentence that compares the most successful row, of equals the cheapest, with the first policy, greedy if it was
-    played so."""
+    """What the rows show: the most successful row, of equals the cheapest, against the first policy, greedy if it was
+    played so; tree search against best-of-N; and learning from trees against imitation of sampled episodes."""
     if not rows:
         return "Nothing has been evaluated yet."
-    first = [row for row in rows if row["policy"] == rows[0]["policy"]]
-    start = next((row for row in first if row["mode"] == "greedy"), first[0])
+    first = {row["mode"]: row for row in rows if row["policy"] == rows[0]["policy"]}
+    start = first.get("greedy", rows[0])
     best = max(rows, key=lambda row: (row["success"], -row.get("generated_tokens", 0)))
-    solves = f"{_label(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"
+    sentences = [f"{_label(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"]
     if best is start:
-        return f"{solves}; nothing else did better."
+        return f"{sentences[0]}; nothing else did better."
     gain = 100 * (best["success"] - start["success"])
     separate = start.get("success_high", 1) < best.get("success_low", 0)
     certainty = "the 95 % intervals do not overlap" if separate else "the 95 % intervals overlap"
-    return f"{solves}, {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+    sentences[0] += f", {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+    if "mcts" in first and "best_of_n" in first:
+        tree, chains = (_percent(first[mode]["success"]) for mode in ("mcts", "best_of_n"))
+        sentences.append(f"Before any learning, tree search solves {tree} % and best-of-N {chains} %.")
+    greedy = {row["policy"]: row for row in rows if row["mode"] == start["mode"] and row is not start}
+    if (sampled := greedy.pop("sampled", None)) is not None and greedy:
+        learnt = max(greedy.values(), key=lambda row: row["success"])
+        sentences.append(
+            f"Learning from the trees by {learnt['policy']} gives {_percent(learnt['success'])} % without search, "
+            f"imitation of episodes sampled for the same tasks under the same limits {_percent(sampled['success'])} %."
+        )
+    return " ".join(sentences)
 
 
 def limits(rows: Sequence[Row]) -> list[str]:
