@@ -19,7 +19,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
         "toolbox": "treeagent.contrib.worlds.toolbox:ToolboxEnv",
-        "webshop": "treeagent.contrib.worlds.webshop:WebShopEnv",
     },
     "environment.wrappers": {
         "approval": "treeagent.contrib.guards.approval:ApprovedEnv",

@@ -32,13 +32,8 @@ class Product:
     """Dollars."""
     nouns: frozenset[str]
     """Nouns of the title, for WebShop's type reward."""
-    brand: str = ""
     details: tuple[str, ...] = ()
     """Text of the product page in addition to title, price and options."""
-
-    @property
-    def text(self) -> str:
-        return " ".join((self.title, *self.details))
 
     def group_of(self, value: str) -> str | None:
         return next((group for group, values in self.options if value in values), None)

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
-from treeagent.envs.shop.catalogue import DIFFICULTIES, Catalogue, Product, SearchEngine, generate
+from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, SearchEngine, generate
 from treeagent.envs.shop.goals import GeneratedGoals, Goal, purchase_reward
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
@@ -93,15 +93,9 @@ class ShopEnv(ToolEnv[Goal, Session]):
         level = DIFFICULTIES[self.options.difficulty]
         catalogue = generate(self.options.products, level)
         self._generated = GeneratedGoals(catalogue, level)
+        self._store, self.catalogue = f"shop{self.options.difficulty}-{self.options.products}-0", catalogue
         # Only titles are indexed: hidden attributes must be read on the product page.
-        self._open(
-            f"shop{self.options.difficulty}-{self.options.products}-0",
-            catalogue,
-            {key: each.title for key, each in catalogue.products.items()},
-        )
-
-    def _open(self, name: str, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
-        self._store, self.catalogue, self._engine = name, catalogue, SearchEngine(texts)
+        self._engine = SearchEngine({key: each.title for key, each in catalogue.products.items()})
         # Tree search repeats the same queries often.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
 
@@ -111,14 +105,8 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [
             Task(f"{self._store}-{split}-{index}", instruction, split, index, to_jsonable_python(goal))
-            for index, (goal, instruction) in enumerate(self.goals(split, count, start), start=start)
+            for index, (goal, instruction) in enumerate(self._generated.take(split, count, start), start=start)
         ]
-
-    def goals(self, split: Split, count: int, start: int) -> Sequence[tuple[Goal, str]]:
-        return self._generated.take(split, count, start)
-
-    def reward(self, product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
-        return purchase_reward(product, chosen, goal)
 
     def read(self, action: str | ToolCall) -> ToolCall:
         """Parse an action. In a text, the name of the action is case-insensitive."""
@@ -141,13 +129,13 @@ class ShopEnv(ToolEnv[Goal, Session]):
         """Return WebShop's reward for the purchase; None before it."""
         if self.visit.page != "done":
             return None
-        return self.reward(self._product(self.visit), self.visit.chosen, self.key)
+        return purchase_reward(self._product(self.visit), self.visit.chosen, self.key)
 
     def state_key(self) -> str:
         visit = self.visit
         return f"{self.task.id} {(visit.page, visit.results, visit.number, visit.product_id, visit.chosen)}"
 
-    def demonstrator(self, noise: float) -> "ShopDemonstrator | None":
+    def demonstrator(self, noise: float) -> "ShopDemonstrator":
         return ShopDemonstrator(self, noise)
 
     def close(self) -> None:

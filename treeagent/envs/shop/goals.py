@@ -98,13 +98,10 @@ def type_reward(product: Product, goal: Goal) -> float:
 
 
 def purchase_reward(product: Product, chosen: Sequence[tuple[str, str]], goal: Goal) -> float:
-    """Return the reward of a purchase with the ``chosen`` options, each (group, value). Matches are exact."""
-    attributes = sum(wanted in product.attributes for wanted in goal.attributes)
-    return reward_of(product, goal, attributes, sum(value in goal.options for _, value in chosen))
-
-
-def reward_of(product: Product, goal: Goal, attributes: int, options: int) -> float:
     """Return r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in
-    [0, 1]. The matched options are at most those of the goal, as in the paper's equation, but not in WebShop's code."""
-    matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
+    [0, 1], for a purchase with the ``chosen`` options, each (group, value). Matches are exact. The matched options are
+    at most those of the goal, as in the paper's equation, but not in WebShop's code."""
+    options = sum(value in goal.options for _, value in chosen)
+    matched = sum(wanted in product.attributes for wanted in goal.attributes)
+    matched += min(options, len(goal.options)) + (product.price <= goal.price_limit)
     return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)
