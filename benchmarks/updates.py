@@ -23,6 +23,11 @@ How many steps does GRPO on a tree's advantages need to be as good as flat GRPO 
         --out runs/updates_grpo_low \\
         --set update.grpo.learning_rate=2e-4 update.grpo.max_steps=100 update.grpo.validate_every=5
 
+Every arm tuned alike, at the same learning rates (``benchmarks.grid``):
+
+    .venv/bin/python -m benchmarks.updates --config booking --runs runs/booking --name updates_booking \\
+        --out runs/updates_booking --grid 5e-4 1e-3 2e-3
+
 The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. If the start's own
 run searched with the same settings, its trees are taken. Two controls learn from independent episodes of the same tasks
 under the same limits: "chains-rft" imitates all of their distinct successes (RFT, Yuan et al. 2023), and "chains-grpo"
@@ -43,6 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import limits_of, own_tasks, record_of, search_figures, settings_of, start_of, starting
+from benchmarks.grid import tuned
 from benchmarks.record import Row, digest
 from treeagent.config import Method, Mode, RunConfig, load_config
 from treeagent.pipeline.collect import collect
@@ -79,6 +85,7 @@ FLAT_GRPO = (
     "update.grpo.beta=0.04",
 )
 """The update of configs/baselines/flat_grpo.toml."""
+FOUND = ("update.targets.kind=found",)
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
@@ -87,6 +94,9 @@ VARIANTS: Mapping[str, Variant] = {
     "states": Variant(("rft",)),
     "distil": Variant(("distil",)),
     "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
+    "awr": Variant(("distil",), ("update.targets.kind=weighted",)),
+    "found": Variant(("distil",), FOUND),
+    "tree": Variant(("distil",), (*FOUND, "update.distil.contrast=1.0")),
     "dpo": Variant(("dpo",)),
     "dpo-trajectory": Variant(("dpo",), ("update.pairs.rule=trajectory",)),
     "dpo-every-pair": Variant(("dpo",), ("update.pairs.rule=all",)),
@@ -109,8 +119,9 @@ def config_of(recipe: str, seed: int, overrides: Sequence[str]) -> RunConfig:
     return load_config(file, [*chosen, own_tasks(seed, load_config(file, chosen).evaluate.tasks)], seed=seed)
 
 
-def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
-    """Digest of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
+def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods: Sequence[str] = ()) -> str:
+    """Digest of an arm: its settings, its updates with the rates of a grid, and the settings of the run that it starts
+    from, without the seed."""
     return digest(
         {
             "run": settings_of(config_of(recipe, 0, overrides)),
@@ -133,6 +144,8 @@ class Job:
     modes: Sequence[Mode]
     workers: int
     """0 leaves the number to the machine."""
+    rates: Sequence[float] = ()
+    """Learning rates at which each variant is trained; none: its recipe's."""
 
     def settings(self, overrides: Sequence[str]) -> RunConfig:
         config = replace(config_of(self.recipe, self.seed, [*overrides, *self.overrides]), workers=self.workers)
@@ -149,6 +162,10 @@ def run(job: Job) -> list[Row]:
             with Run.create(job.out / f"{CHAINS if chains else ''}seed{job.seed}", config, resume=True) as shared_run:
                 _take_trees(job.start, shared_run)
                 collect(config, shared_run, QuietProgress(), job.start)
+                if job.rates and not chains:
+                    [row] = evaluate(config, shared_run, QuietProgress(), [(job.start, "greedy")])
+                    plain = settings_digest(job.recipe, job.start, job.overrides)
+                    rows.append(_row("before", job.seed, plain, shared_run, row, {}))
                 rows += _rows(job, chosen, shared_run)
     return rows
 
@@ -172,6 +189,15 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
     for name in names:
         variant, checkpoint = VARIANTS[name], start
         settings = job.settings(variant.overrides)
+        learnt = settings_digest(
+            job.recipe, start, [*variant.overrides, *job.overrides], (*variant.methods, *map(str, job.rates))
+        )
+        if job.rates:
+            [method] = variant.methods
+            figures, row = tuned(settings, method, shared_run, start, name, job.rates)
+            yield _row(name, job.seed, learnt, shared_run, row, figures)
+            print(f"seed {job.seed} {name}: {100 * row['success']:.1f} %", flush=True)
+            continue
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
             out = shared_run.checkpoints / written
@@ -180,7 +206,6 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
         asked = [(policy, mode) for mode in job.modes for policy in (start, checkpoint)]
         found = evaluate(shared_run.config, shared_run, progress, asked)
         figures = validation_figures(shared_run.metrics(), name)
-        learnt = settings_digest(job.recipe, start, [*variant.overrides, *job.overrides], variant.methods)
         for (policy, mode), row in zip(asked, found, strict=True):
             if policy == checkpoint:
                 yield _row(arm_of(name, mode), job.seed, learnt, shared_run, row, figures)
@@ -223,13 +248,15 @@ def main() -> None:
     options = starting(__doc__, "updates", out="runs/updates")
     options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
     options.add_argument("--variants", nargs="+", choices=list(VARIANTS))
+    options.add_argument("--grid", nargs="+", type=float, default=[], help="learning rates of every variant")
     options.add_argument("--modes", nargs="+", default=["greedy"], help="modes of evaluation")
     options.add_argument(
         "--processes", type=int, default=2, help="seeds side by side, a core each; one seed takes all cores"
     )
     arguments = options.parse_args()
     config = config_of(arguments.config, 0, arguments.set)
-    names = arguments.variants or list(VARIANTS)
+    single = [name for name, variant in VARIANTS.items() if len(variant.methods) == 1]
+    names = arguments.variants or (single if arguments.grid else list(VARIANTS))
     with (
         record_of(arguments, QUESTION, **limits_of(config)) as record,
         ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool,
@@ -241,13 +268,16 @@ def main() -> None:
             for name in names:
                 variant = VARIANTS[name]
                 settings_hash = settings_digest(
-                    arguments.config, start, [*variant.overrides, *arguments.set], variant.methods
+                    arguments.config,
+                    start,
+                    [*variant.overrides, *arguments.set],
+                    (*variant.methods, *map(str, arguments.grid)),
                 )
                 if not all(record.has(arm_of(name, mode), seed, settings_hash) for mode in arguments.modes):
                     missing.append(name)
             if missing:
                 workers = 1 if arguments.processes > 1 else 0
-                chosen = (arguments.out, arguments.set, arguments.modes, workers)
+                chosen = (arguments.out, arguments.set, arguments.modes, workers, arguments.grid)
                 waiting.append(pool.submit(run, Job(arguments.config, seed, missing, start, *chosen)))
         for done in as_completed(waiting):
             for row in done.result():

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from treeagent.generators.config import ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.learners.config import (
     Count,
+    DistilLoss,
     DPOLoss,
     GRPOLoss,
     Optimiser,
@@ -203,7 +204,7 @@ class CollectConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class DistilTraining(Training):
+class DistilTraining(DistilLoss, Training):
     """Distillation of the search's policy."""
 
     batch_size: Count = 32

@@ -14,6 +14,8 @@ from treeagent.views.policy import PolicyRow, PolicyTargetConfig, policy_rows
 
 VISITS = PolicyTargetConfig(kind="visits")
 IMPROVED = PolicyTargetConfig(kind="improved")
+FOUND = PolicyTargetConfig(kind="found")
+WEIGHTED = PolicyTargetConfig(kind="weighted")
 
 
 def rows(tree: Tree, config: PolicyTargetConfig = VISITS) -> list[PolicyRow]:
@@ -45,6 +47,31 @@ def test_the_improved_policy_by_hand() -> None:
     assert targets(behind) == pytest.approx([1 / (1 + math.exp(-5.2)), 1 / (1 + math.exp(5.2))])
 
 
+def test_what_was_found_by_hand() -> None:
+    """Below A a success was found, below C only a failure, below B and A2 no end; D was not tried."""
+    root, behind = rows(hand_tree(), FOUND)
+    assert (targets(root), targets(behind)) == ([1, 0, 0, 0], [1, 0])
+    assert [each.rejected for each in (*root.candidates, *behind.candidates)] == [False, False, True, False] + [
+        False
+    ] * 2
+    tree = hand_tree()
+    b, c = tree.root.edges[1:3]
+    c.reward, b.prior = 1.0, 0.5
+    assert b.child is not None
+    b.child.invalid = True
+    root, _ = rows(tree, FOUND)  # A and C are good and have equal priors; the call of B is refused
+    assert targets(root) == pytest.approx([1 / 2, 0, 1 / 2, 0])
+    assert [each.rejected for each in root.candidates] == [False, True, False, False]
+
+
+def test_values_weight_the_tried_actions_by_hand() -> None:
+    """Q of A, B and C is 3/4, 1/4 and 0, and D was not tried; after A, Q is 1 and 1/2."""
+    root, behind = rows(hand_tree(), WEIGHTED)
+    weights = [1, math.exp(-5), math.exp(-7.5), 0]
+    assert targets(root) == pytest.approx([weight / sum(weights) for weight in weights])
+    assert targets(behind) == pytest.approx([1 / (1 + math.exp(-5)), 1 / (1 + math.exp(5))])
+
+
 @pytest.mark.parametrize("config", [VISITS, IMPROVED])
 def test_malformed_and_refused_calls_are_not_learned(config: PolicyTargetConfig) -> None:
     tree = hand_tree()
@@ -69,7 +96,7 @@ def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
     assert root.origin == "imagined"
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from([VISITS, IMPROVED]))
+@given(st.randoms(use_true_random=False), st.sampled_from([VISITS, IMPROVED, FOUND, WEIGHTED]))
 def test_targets_are_distributions_at_every_state_from_which_a_success_was_found(
     shuffler: random.Random, config: PolicyTargetConfig
 ) -> None:

@@ -43,7 +43,10 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "lookahead": "treeagent.contrib.methods.lookahead:Lookahead",
         "critic": "treeagent.contrib.methods.critic:CriticSearch",
     },
-    "update.advantages.kind": {},
+    "update.advantages.kind": {
+        "aspo": "treeagent.contrib.methods.advantages:aspo_advantages",
+        "simpletir": "treeagent.contrib.methods.advantages:simpletir_advantages",
+    },
     "rewards.function": {
         "budgets": "treeagent.contrib.judging.budgets:Budgets",
         "cascade": "treeagent.contrib.judging.cascade:Cascade",
