@@ -47,10 +47,10 @@ _FORWARD = 64
 """Rows per forward pass."""
 
 Reads = Literal["last layer", "middle layer", "all layers", "mean over tokens", "last and mean"]
-Aim = Literal["best", "mean", "lambda", "success"]
+Aim = Literal["best", "lambda", "success"]
 
 
-_RETURNS: tuple[Literal["best", "mean", "lambda"], ...] = ("best", "mean", "lambda")
+_RETURNS: tuple[Literal["best", "lambda"], ...] = ("best", "lambda")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ class Way:
 
 WAYS: dict[str, Way] = {
     "best return": Way(),
-    "mean return": Way(target="mean"),
     "λ-return, λ = 0.95": Way(target="lambda"),
     "success": Way(target="success"),
     "not standardised": Way(standardised=False),
@@ -165,7 +164,7 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
     low, high = returns
     nodes: list[Node] = []
     numbers: list[int] = []
-    values_by_aim: dict[Aim, list[float]] = {"best": [], "mean": [], "lambda": [], "success": []}
+    values_by_aim: dict[Aim, list[float]] = {"best": [], "lambda": [], "success": []}
     rows: list[list[TokenRow]] = []
     for number, tree in enumerate(trees):
         found, index_of = found_success(tree), dict[int, int]()

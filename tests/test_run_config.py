@@ -89,7 +89,7 @@ configs = st.builds(
     RunConfig,
     seed=st.integers(0, 2**32 - 1),
     environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
-    search=st.builds(SearchConfig, rollout_weight=st.floats(0, 1), method=st.sampled_from(["mcts", "gumbel"])),
+    search=st.builds(SearchConfig, discount=st.floats(0.1, 1), method=st.sampled_from(["mcts", "gumbel"])),
     collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
     evaluate=st.builds(EvaluateConfig, modes=st.permutations(["greedy", "mcts"]).map(tuple)),
 )

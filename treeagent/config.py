@@ -346,7 +346,7 @@ class WorldConfig(ModelConfig):
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Most training labels, as a share, that imagined trees may get wrong, which limits their number."""
     free: tuple[str, ...] = ()
-    """First words of actions whose answers nothing can tell, such as "search"; they need only be consistent."""
+    """First words of actions whose answers nothing can tell, such as "search"; the audit shows the others apart."""
     training: Training = Field(default_factory=Training)
 
 

@@ -4,11 +4,8 @@ A ``State`` is an immutable value, not a handle to a running environment. Token 
 they were sampled; no later stage tokenises an action again.
 """
 
-import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal, Protocol, get_args
@@ -271,42 +268,3 @@ def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on every part. Equal parts give the same seed on every machine."""
     text = "/".join(map(str, parts)).encode(errors="surrogatepass")  # a task with surrogates is refused only later
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
-
-
-_COUNTS: ContextVar[Callable[[bool], None] | None] = ContextVar("counts", default=None)
-"""Starts or pauses the time limit of the current step."""
-
-
-@asynccontextmanager
-async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Cancel the body, a step of a dynamics, after ``seconds``, without the time that it spends in ``waiting``."""
-    loop, timer = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
-    async with asyncio.timeout(None) as timeout:
-
-        def count(on: bool) -> None:
-            while timer:
-                timer.pop().cancel()
-            timeout.reschedule(None)
-            # The timer only reschedules the timeout, which fires one iteration of the event loop later. A result that
-            # came in time therefore counts, even if a blocking call kept the loop from seeing it.
-            timer.extend([loop.call_later(seconds, timeout.reschedule, 0.0)] if on else [])
-
-        count(True)
-        before = _COUNTS.set(count)
-        try:
-            yield
-        finally:
-            _COUNTS.reset(before)
-            for each in timer:
-                each.cancel()
-
-
-@contextmanager
-def waiting() -> Iterator[None]:
-    """Pause the time limit of the current step while it waits for its turn."""
-    count = _COUNTS.get() or (lambda on: None)
-    count(False)
-    try:
-        yield
-    finally:
-        count(True)

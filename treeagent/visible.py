@@ -6,40 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from functools import cache
-from itertools import chain
 from typing import Any, TextIO
 
 _SPACES = "\xa0\u2002-\u200a\u202f\u205f\u3000"
 """Spaces of ordinary text for which ``str.isprintable`` is false."""
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
 """Characters without a visible glyph for which ``str.isprintable`` is true: fillers and variation selectors."""
-
-
-def _shown(*ranges: range) -> str:
-    """The printable and visible characters of these ranges, as the inside of a regular expression's character class."""
-    characters = "".join(each for each in map(chr, chain(*ranges)) if each.isprintable())
-    return re.sub(f"[{_INVISIBLE}]", "", characters)
-
-
-_EMOJI = "©®‼⁉™ℹ〰〽㊗㊙" + re.escape(_shown(range(0x2190, 0x2C00), range(0x1F000, 0x1FB00)))
-_JOINING = _shown(range(0x600, 0xE00), range(0x1000, 0x10A0), range(0x1780, 0x1800))
-"""Letters of scripts that need joiners and non-joiners between them: Arabic, Syriac, the scripts of India, Burmese and
-Khmer."""
-_HARMLESS = (
-    rf"[{_EMOJI}]\ufe0f?(?:\u200d(?=[{_EMOJI}]))?",  # the selector asks for colour, the joiner merges two emoji
-    r"[0-9#*]\ufe0f\u20e3",  # a keycap
-    rf"[{_JOINING}](?:[\u200c\u200d](?=[{_JOINING}]))?",
-    f"[{_SPACES}]",
-)
-
-
-@cache
-def _pattern() -> re.Pattern[str]:
-    """The regular expression, compiled on first use, since plain text does not need it."""
-    return re.compile(
-        rf"(?=[^ -~]|.\ufe0f)(?:(?P<harmless>{'|'.join(_HARMLESS)})|(?P<invisible>[{_INVISIBLE}])|[^ -~])"
-    )
+_HIDDEN, _SPACE = re.compile(f"[{_INVISIBLE}]"), re.compile(f"[{_SPACES}]")
+_COLOUR, _JOINERS, _KEYCAP = "\ufe0f", "\u200c\u200d", "\u20e3"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -51,18 +25,26 @@ def visible(text: str, *, lines: bool = False) -> str:
     if lines:
         text = text.replace("\r\n", "\n")
     words = text.replace("\n", "").replace("\t", "") if lines else text
-    if words.isprintable() and (words.isascii() or not re.search(f"[{_INVISIBLE}]", words)):
+    if words.isprintable() and (words.isascii() or not _HIDDEN.search(words)):
         return text
-    return _pattern().sub(_escaped_keeping_lines if lines else _escaped, text)
-
-
-def _escaped_keeping_lines(match: re.Match[str]) -> str:
-    return match[0] if match[0] in "\n\t" else _escaped(match)
+    return re.sub("[^ -~\n\t]" if lines else "[^ -~]", _escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:
-    fine = match["harmless"] or (match["invisible"] is None and match[0].isprintable())
-    return match[0] if fine else ascii(match[0])[1:-1]
+    one, text, place = match[0], match.string, match.start()
+    before, after = text[max(place - 1, 0) : place], text[place + 1 : place + 2]
+    if one == _COLOUR:  # asks for an emoji in colour, or for a keycap
+        fine = _has_glyph(before) or (bool(before) and before in "0123456789#*" and after == _KEYCAP)
+    elif one in _JOINERS:  # merges two emoji, or joins letters of scripts such as Arabic
+        left = text[max(place - 2, 0) : place - 1] if before == _COLOUR else before
+        fine = _has_glyph(left) and _has_glyph(after)
+    else:
+        fine = _has_glyph(one) or bool(_SPACE.match(one))
+    return one if fine else ascii(one)[1:-1]
+
+
+def _has_glyph(one: str) -> bool:
+    return one > "\x7f" and one.isprintable() and not _HIDDEN.match(one)
 
 
 def uncoloured(text: str) -> str:

@@ -29,14 +29,11 @@ def grow(
     tasks: Sequence[Task],
     policy: WordsPolicy = MOVES,
     *,
-    step_seconds: float | None = None,
     leaves: int = 2,
     simulations: int = 12,
     limits: Limits | None = None,
 ) -> list[Tree]:
-    config = SearchConfig(
-        limits=limits or Limits(simulations=simulations), candidates=3, leaves=leaves, step_seconds=step_seconds
-    )
+    config = SearchConfig(limits=limits or Limits(simulations=simulations), candidates=3, leaves=leaves)
     search = Search(policy, EnvDynamics(env, max_steps=4), config)
     return asyncio.run(search.run(tasks, [100 + number for number in range(len(tasks))]))
 
@@ -122,38 +119,3 @@ def test_an_instance_lives_in_one_thread_and_is_closed_there() -> None:
     assert [bool(tree.error) for tree in trees] == [False, True, False, False]
     assert [(len(each.threads), each.closed) for each in Watched.made] == [(1, 0), (1, 1), (1, 1)]
     assert len({thread for each in Watched.made for thread in each.threads}) == 3
-
-
-class Hanging(Stairs):
-    """The task of fault ``hang`` waits at its first step until it is interrupted."""
-
-    ended = 0
-
-    def __init__(self, snapshots: str = "none") -> None:
-        super().__init__(snapshots)
-        self.go_on = threading.Event()
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        if self.task.data["fault"] == "hang":
-            self.go_on.wait(timeout=2)
-            raise InterruptedError
-        time.sleep(0.015)
-        return super().step(action)
-
-    def close(self) -> None:
-        type(self).ended += 1
-
-
-@pytest.mark.parametrize("kind", ["none", "plain"])
-def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(kind: str) -> None:
-    Hanging.ended = 0
-    tasks = [stairs_task(0), stairs_task(1, "hang"), *map(stairs_task, range(2, 9))]
-    make = partial(Hanging, kind)
-    sound = told(grow(make(), [tasks[0], *tasks[2:]], simulations=2, leaves=1))
-    with closing(EnvPool(make(), make, 3)) as pool:
-        # A step waits for two others, which must not count as its own time.
-        trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.4)
-    assert trees[1].error == "TimeoutError"
-    assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
-    # If any instance will do, the others may have finished all trees before a replacement is needed.
-    assert Hanging.ended == 4 or (kind == "plain" and Hanging.ended == 3)

@@ -242,14 +242,12 @@ class RightDoor:
         return [replace(proposal, actions=proposal.actions[1:]) for proposal in both]
 
 
-def replanned(
-    model: Dynamics, mode: Mode = "mcts", step_seconds: float | None = None
-) -> tuple[Outcome, list[str], list[Tree]]:
+def replanned(model: Dynamics, mode: Mode = "mcts") -> tuple[Outcome, list[str], list[Tree]]:
     """Plan a task of the doors in ``model``. Returns the outcome, the doors taken and the trees."""
     env = Doors()
     [goal] = env.tasks("test", 1)
     verified = Recorder(EnvDynamics(env, max_steps=2))
-    search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
+    search = SearchConfig(limits=Limits(simulations=16), candidates=2)
     actors = Actors(BothDoors(), RightDoor(), None)
     [outcome], trees, _ = asyncio.run(replan(actors, model, verified, [goal], mode, replace(RUN, search=search)))
     return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]

@@ -19,10 +19,10 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.export import USUAL, VIEWS, export
+from treeagent.pipeline.export import VIEWS, export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.search.node import Budget, Edge, Node, Tree, path_return
+from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
 from treeagent.types import Message, Split, State, Task
@@ -106,7 +106,7 @@ def run(chat: ChatFormat, tmp_path: Path) -> Run:
 
 
 def write(run: Run, out: Path) -> dict[str, int]:
-    return export(run.config, run, QuietProgress(), USUAL, out)
+    return export(run.config, run, QuietProgress(), list(VIEWS), out)
 
 
 def load(out: Path, view: str, split: str = "train") -> Dataset:
@@ -122,7 +122,7 @@ def sentence(*arguments: str | Path) -> str:
 def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     rows = write(run, out)
-    assert rows == {"pairs": 10, "advantages": 15, "sft": 5, "values": 10, "transitions": 20}
+    assert rows == {"pairs": 10, "advantages": 15, "sft": 5}
     for view, count in rows.items():
         train, validation = load(out, view), load(out, view, "validation")
         assert (len(train), len(validation)) == (count * 4 // 5, count // 5)
@@ -161,27 +161,7 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     assert imitated["messages"] == [*seen, *second["chosen"]]
     assert imitated["input_ids"] == tree.prompt_ids((good, won))
     assert [token for token in imitated["labels"] if token != -100] == [*good.action.token_ids, *won.action.token_ids]
-    steps = [
-        (step["origin"], step["depth"], step["action"], step["observation"], step["reward"], step["terminated"])
-        for step in VIEWS["transitions"].rows(tree, run.config)
-    ]
-    assert steps == [
-        ("real", 0, "search[kettle]", "1 kettle $7", 0.0, False),
-        ("real", 1, "buy[1]", "Thank you.", 1.0, True),
-        ("imagined", 1, "buy[2]", "Sold out.", 0.0, True),
-        ("real", 0, "search[tea]", "1 tea $2", 0.0, False),
-    ]
-    values = [(row["value_positions"], row["value_targets"]) for row in VIEWS["values"].rows(tree, run.config)]
-    assert [targets for _, targets in values] == [(1.0, 1.0, 1.0), (0.0,)]
-    assert path_return((good, won)) == 1.0
-    origins = {
-        name: [row["origin"] for row in VIEWS[name].rows(tree, run.config)] for name in ("sft", "values", "advantages")
-    }
-    assert origins == {  # of the tree's three ends, the second was imagined
-        "sft": ["real"],
-        "values": ["real", "imagined"],
-        "advantages": ["real", "imagined", "real"],
-    }
+    assert [row["origin"] for row in VIEWS["advantages"].rows(tree, run.config)] == ["real", "imagined", "real"]
     advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
     assert advantages == pytest.approx([0.5, -0.5, -0.375])  # Q 1 - 1/2, 0 - 1/2, 0 - 3/8
 
@@ -192,7 +172,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, policy" in said
+    assert "'pears'" in said and "pairs, advantages, sft" in said
     said = sentence(run.path, "--out", out, "update.pairs.min_margin=2.0")
     assert said.startswith(f"the view pairs of {run.path} has no rows")
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []

@@ -18,7 +18,7 @@ from treeagent.search.searcher import make_search
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
 from treeagent.views.pairs import PairConfig, preference_pairs
 
-METHODS = tuple(name for name in names("search.method", CORE) if name != "critic")
+METHODS = tuple(name for name in names("search.method", CORE) if name not in ("critic", "rollouts"))
 BASELINES = tuple(method for method in METHODS if method not in ("mcts", "gumbel"))
 CHAINS = ("best_of_n", "random_expand", "entropy_expand")
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}

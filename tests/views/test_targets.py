@@ -12,8 +12,7 @@ from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import ValueTargetConfig, state_outcome, value_rows
 
-Kind = Literal["mean", "best", "lambda"]
-MEAN = ValueTargetConfig(target="mean")
+Kind = Literal["best", "lambda"]
 randoms = st.randoms(use_true_random=False)
 trees = randoms.map(random_tree)
 
@@ -124,7 +123,6 @@ def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: flo
 @pytest.mark.parametrize(
     ("config", "root", "a", "b"),
     [
-        (MEAN, 3.5 / 7, 2 / 3, 0.5),
         (ValueTargetConfig(target="best"), 1.0, 1.0, 0.5),
         (ValueTargetConfig(target="lambda", lambda_=0.0), 4 / 7, 2 / 3, 0.5),
         (ValueTargetConfig(target="lambda", lambda_=0.5), 23 / 42, 2 / 3, 0.5),
@@ -144,16 +142,6 @@ def test_value_targets_by_hand(config: ValueTargetConfig, root: float, a: float,
     assert through_b.value_targets == pytest.approx((b,))
     assert (through_c.token_ids, through_c.value_positions, through_c.value_targets) == ((1, 2, 13, 23), (3,), (0.0,))
     assert not any(any(row.mask) for row in (through_a, through_b, through_c))
-
-
-def test_success_is_told_where_a_path_finished() -> None:
-    """No path finished below B. A failure that is partly paid is still a failure."""
-    through_a, through_c = value_rows(hand_tree(), ValueTargetConfig(target="success"))
-    assert (through_a.value_positions, through_a.value_targets) == ((1, 5, 7), (1.0, 1.0, 1.0))
-    assert (through_c.token_ids, through_c.value_positions, through_c.value_targets) == ((1, 2, 13, 23), (3,), (0.0,))
-    paid = edge("x", (4,), 1, 0.5, node((5,), end="terminated"), 0.5)
-    [row] = value_rows(Tree(TASK, 0, node((1,), paid)), ValueTargetConfig(target="success"))
-    assert row.value_targets == (0.0, 0.0)
 
 
 def test_thoughts_are_not_discounted() -> None:

@@ -40,16 +40,6 @@ def test_agreement_by_hand() -> None:
     assert agreement(one, "") == 0.0
 
 
-def test_consistency_by_hand() -> None:
-    """Format 2/3 (order placed is not a result), relevance 1/2 (lamp, but not red), history 2/3 (the price changed)."""
-    one = experience("search[x]", "1 red lamp $9", "search[red lamp]", answer="1 red lamp $9\n2 old lamp $3")
-    assert agreement(one, "1 blue lamp $4\n2 white lamp $5", free=True) == pytest.approx((1 + 1 / 2 + 1) / 3)
-    assert agreement(one, "2 red lamp $8\n1 tall lamp $4\norder placed", free=True) == pytest.approx(
-        (2 / 3 + 1 + 2 / 3) / 3
-    )
-    assert agreement(one, one.observation, free=True) == 1.0
-
-
 def test_figures_by_hand() -> None:
     """Four steps: a right one, a wrong reward, a missed end, and an unreadable answer."""
     one = experience("click[1]", answer="a b", reward=0.5)

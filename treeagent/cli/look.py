@@ -90,9 +90,7 @@ def export(
     overrides: Overrides = None,
     view: Annotated[
         list[str] | None,
-        typer.Option(
-            help="pairs, advantages, sft, values, transitions (by default these), policy; give it once for each."
-        ),
+        typer.Option(help="pairs, advantages or sft; give it once for each, by default all."),
     ] = None,
 ) -> None:
     """Export views of a run's trees as a Hugging Face dataset, or a checkpoint's adapter merged into its base model.
@@ -110,6 +108,6 @@ def export(
     from treeagent.pipeline import export as exporting
 
     run, config = Run.open(source), load_config(source / "config.toml", overrides or ())
-    views = list(dict.fromkeys(view or exporting.USUAL))
+    views = list(dict.fromkeys(view or exporting.VIEWS))
     for name, count in exporting.export(config, run, RichProgress(), views, out).items():
         Terminal().print(f"{count:,} rows in {out / name}")

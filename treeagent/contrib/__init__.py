@@ -42,6 +42,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "entropy_expand": "treeagent.contrib.methods.chains:EntropyExpand",
         "lookahead": "treeagent.contrib.methods.lookahead:Lookahead",
         "critic": "treeagent.contrib.methods.critic:CriticSearch",
+        "rollouts": "treeagent.contrib.methods.rollouts:Rollouts",
     },
     "update.advantages.kind": {
         "aspo": "treeagent.contrib.methods.advantages:aspo_advantages",

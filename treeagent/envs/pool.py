@@ -11,7 +11,6 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from treeagent.envs.base import Env
-from treeagent.types import waiting
 
 Answer = TypeVar("Answer")
 _CLOSE_SECONDS = 5.0
@@ -23,7 +22,7 @@ class EnvPool:
     one, including its creation and closing, come from one thread, as SQLite or a browser driver requires. ``env`` is
     another instance, for its attributes and tools.
 
-    If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it. An episode stays on
+    If a call is cancelled, a new instance replaces the one that runs it. An episode stays on
     one instance, unless snapshots are exact and the environment is not stochastic.
     """
 
@@ -41,22 +40,18 @@ class EnvPool:
         return None if self._any_instance else next(self._numbers) % self._size
 
     async def call(self, number: int | None, work: Callable[[Env], Answer]) -> Answer:
-        """Run ``work`` in the thread of an instance, one call at a time. The time limit of a step starts with it."""
+        """Run ``work`` in the thread of an instance, one call at a time."""
         if self._loop is not (loop := asyncio.get_running_loop()):  # a lock belongs to one loop
             self._loop, self._any = loop, asyncio.Semaphore(self._size)
             self._locks = [asyncio.Lock() for _ in range(self._size)]
             self._free = list(reversed(range(self._size)))
         lock = self._any if number is None else self._locks[number]
-        with waiting():
-            await lock.acquire()
+        await lock.acquire()
         place = self._free.pop() if number is None else number
         try:
             thread = self._threads[place]
             if thread is None:
                 thread = self._threads[place] = _EnvThread(self._make)
-            if not thread.made:
-                with waiting():
-                    await self._run(place, thread, lambda env: None)
             return await self._run(place, thread, work)
         finally:
             if number is None:
@@ -92,7 +87,6 @@ class _EnvThread:
     """One environment, which the first job makes, and its thread."""
 
     def __init__(self, make: Callable[[], Env]) -> None:
-        self.made = False
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Env], Any] | None]] = SimpleQueue()
         # A daemon thread: a hung call in a thread of concurrent.futures would keep the process from ending.
         Thread(target=self._serve, args=(make,), name="environment", daemon=True).start()
@@ -113,7 +107,6 @@ class _EnvThread:
                 try:
                     if work is not None:
                         env = make() if env is None else env
-                        self.made = True
                         future.set_result(work(env))
                     else:
                         if env is not None:

@@ -38,8 +38,7 @@ from treeagent.generators.turn import Grammar, make_grammar, openai_tools
 from treeagent.pipeline.play import Actors
 from treeagent.pipeline.shots import MOST_TRIES, Shot, played_shots, read_shots
 from treeagent.seams import checked, resolve
-from treeagent.search.values import RolloutValue
-from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
+from treeagent.types import Dynamics, Policy, Split, Task, UserError, derive_seed
 
 GENERATORS = {name: f"treeagent.generators.{name}" for name in ("local", "vllm", "remote")}
 """The names of the core for ``policy.generator``, each with the module that it needs."""
@@ -305,20 +304,3 @@ def value_head(checkpoint: Checkpoint, config: RunConfig, reads: str = "") -> Va
     if head is not None and head.middle is not None:  # it reads two layers
         return head
     return ValueHead(checkpoint.model.config.get_text_config().hidden_size, returns, seed, middle=True)
-
-
-def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """The value function of leaves: the value head, rollouts, or a mixture (``search.rollout_weight``)."""
-    search = config.search
-    if not search.rollout_weight:
-        return head
-    return RolloutValue(
-        in_steps(policy, config) if isinstance(policy, LLMPolicy) else policy,
-        dynamics,
-        config.environment.max_steps,
-        search.discount,
-        head,
-        search.rollout_weight if head else 1.0,
-        config.seed,
-        search.step_seconds,
-    )

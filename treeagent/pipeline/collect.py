@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from treeagent.config import RunConfig
@@ -151,13 +151,10 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
 
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         dynamics = rewarded(real if model is None else Imagination(real.reset, model))
-        # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
-        settings = config.search if model is None else replace(config.search, step_seconds=None)
-        value = build.leaf_value(actors.value, policy, dynamics, replace(config, search=settings))
-        search = make_search(actors.sampling, dynamics, settings, value)
+        search = make_search(actors.sampling, dynamics, config.search, actors.value)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(verify_all(trees, rewarded(real), config.world.verify_steps, config.search))
+        asyncio.run(verify_all(trees, rewarded(real), config.world.verify_steps))
     policy.forget()
     if job.trees is not None:
         job.write(job.trees, trees)

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -158,11 +158,6 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
         blind = build.with_split_steps(model or hidden, config, policy.grammar)
-        # Rewards are withheld here, so rollouts need a value head or a world model to value their ends.
-        if actors.value is not None or imagines:
-            settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
-            value = build.leaf_value(actors.value, policy, blind, replace(config, search=settings))
-            actors = replace(actors, value=value)
         tasks = build.tasks_at(env, job.split, job.tasks)
         with heartbeat(emit, job.name, job.index, policy.generator.usage) as send:
             on_end = _first_episodes(job, send)

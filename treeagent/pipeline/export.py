@@ -23,9 +23,6 @@ from treeagent.types import Message, as_read
 from treeagent.views.advantages import advantage_rows, advantages
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
-from treeagent.views.policy import policy_rows
-from treeagent.views.transitions import transitions
-from treeagent.views.values import value_rows
 from treeagent.visible import visible
 
 Row = dict[str, Any]
@@ -78,10 +75,9 @@ def _shard_rows(path: Path, config: RunConfig, views: Sequence[str]) -> dict[tup
     """The rows of a shard's trees by view and split."""
     found = defaultdict[tuple[str, str], list[Row]](list)
     for tree in read_as(from_record, path.parent, *shard_place(path)):
-        if tree.text_only and set(views) != {"transitions"}:
+        if tree.text_only:
             raise RunError(
-                f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only --view "
-                "transitions of it"
+                f"the tree of task {tree.task.id} in {path} holds actions without token ids: use treeagent traces"
             )
         for view in views:
             if rows := list(VIEWS[view].rows(tree, config)):
@@ -162,31 +158,6 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
         }
 
 
-def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for row in policy_rows(tree, config.update.targets):
-        yield {
-            "task_id": row.task_id,
-            "prompt_ids": row.prompt_ids,
-            "candidate_ids": [each.token_ids for each in row.candidates],
-            "candidate_masks": [
-                [place not in each.forced for place in range(len(each.token_ids))] for each in row.candidates
-            ],
-            "candidate_logps": [sum(each.logprobs) for each in row.candidates],
-            "targets": [each.target for each in row.candidates],
-            "origin": row.origin,
-        }
-
-
-def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for row in value_rows(tree, config.update.values):
-        yield asdict(row) | {"input_ids": row.token_ids}
-
-
-def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for step in transitions(tree, config.policy.format):
-        yield asdict(step) | {"history": _message_rows(step.history)}
-
-
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
     """The conversation up to each state and to each action drawn there, as the policy read it, by token ids."""
     found: dict[tuple[int, ...], tuple[Message, ...]] = {}
@@ -213,15 +184,13 @@ _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
 _TYPES = {
-    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
-    **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history"), _messages),
+    **dict.fromkeys(("task_id", "origin"), _text),
+    **dict.fromkeys(("prompt", "chosen", "rejected", "messages"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
-    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
-    **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin"), _real),
+    **dict.fromkeys(("advantages", "logprobs"), _reals),
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
-    **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
-    **{"candidate_ids": pyarrow.list_(_ids), "candidate_masks": pyarrow.list_(_flags)},
-    **{"value_positions": _ids, "depth": pyarrow.int32()},
+    "ends_turn": _flag,
 }
 """The type of each column. A column has the same type in every view."""
 
@@ -239,9 +208,4 @@ VIEWS: Mapping[str, View] = {
     ),
     "advantages": _view("prompt_ids completion_ids mask advantages logprobs", _advantages),
     "sft": _view("messages input_ids labels", _imitation),
-    "values": _view("input_ids value_positions value_targets", _values),
-    "transitions": _view("history action observation reward terminated truncated invalid depth", _transitions),
-    "policy": _view("prompt_ids candidate_ids candidate_masks candidate_logps targets", _policy),
 }
-USUAL = ("pairs", "advantages", "sft", "values", "transitions")
-"""The views that are exported by default."""

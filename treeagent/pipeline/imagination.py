@@ -17,7 +17,6 @@ from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.pipeline.folder import Run
-from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
 from treeagent.search.searcher import Growth, take_step
 from treeagent.store import regular
@@ -143,17 +142,17 @@ class Imagination:
         return await self.model.step(state, action)
 
 
-async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, config: SearchConfig) -> None:
+async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int) -> None:
     """Mark freshly grown trees as imagined and verify them; after ``steps`` environment steps in a tree, no further
     replay starts."""
     for tree in trees:
         for node in tree.nodes():
             node.origin = "imagined"
         if steps:
-            await verify(tree, environment, steps, config)
+            await verify(tree, environment, steps)
 
 
-async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchConfig) -> None:
+async def verify(tree: Tree, environment: Dynamics, steps: int) -> None:
     """Replay the tree's finished paths in the environment, best first, and remove what these replays did not confirm.
 
     Paths are replayed until no imagined return exceeds the best return of a replay. While the environment answers as
@@ -171,7 +170,7 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
         if imagined_return <= best + _ROUNDING:
             break
         claimed = succeeds(plan)
-        replayed_path = await _replay(growth, plan, environment, config.step_seconds)
+        replayed_path = await _replay(growth, plan, environment)
         if replayed_path is None:  # the values of the replayed steps are unknown
             tree.root.edges = []
             return
@@ -197,9 +196,7 @@ def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
     return max(imagined_paths, key=rank, default=())
 
 
-async def _replay(
-    growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None
-) -> Sequence[Edge] | None:
+async def _replay(growth: Growth, plan: Sequence[Edge], environment: Dynamics) -> Sequence[Edge] | None:
     """Play a path in the environment. Returns the path with its answers; None after an error of the environment."""
     discount = growth.tree.discount
     known = next(index for index, edge in enumerate(plan) if _end([edge]).origin == "imagined")
@@ -207,7 +204,7 @@ async def _replay(
     agrees = True
     while agrees and len(path) < len(plan):
         path.append(plan[len(path)])
-        agrees = await _step(growth, path, environment, seconds)
+        agrees = await _step(growth, path, environment)
         if _end(path).origin == "imagined":
             return None
     rest: list[Edge] = []
@@ -215,7 +212,7 @@ async def _replay(
         if _end([*path, *rest]).ended:
             break
         rest.append(Edge(edge.action, prior=1.0))
-        await take_step(environment, growth, [*path, *rest], seconds)
+        await take_step(environment, growth, [*path, *rest])
         if rest[-1].child is None:
             return None
     if rest:
@@ -226,11 +223,11 @@ async def _replay(
     return [*path, *rest]
 
 
-async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
+async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics) -> bool:
     """Replace the imagined node at the end of ``path`` by the environment's. Returns whether the two are the same: in
     flags, reward and, up to white space at the end, observation."""
     imagined, reward = _end(path), path[-1].reward
-    await take_step(environment, growth, path, seconds)
+    await take_step(environment, growth, path)
     real = _end(path)
     texts = [last_answer(node.state.messages).rstrip() for node in (imagined, real)]
     flags = [(node.terminated, node.truncated, node.invalid) for node in (imagined, real)]

@@ -14,7 +14,7 @@ from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.imagination import Imagination
 from treeagent.pipeline.outcomes import Outcome, limits_met
-from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.config import Limits
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.searcher import Growth, Searcher, create_trees, last_node, make_search, take_step
@@ -67,7 +67,7 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
     plans = [_plan(mode, tree, config) for tree in trees] or [()] * len(tasks)
-    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, config.search.step_seconds, on_end)
+    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, on_end)
     planned: Sequence[Tree | None] = trees or [None] * len(tasks)
     for outcome, episode, tree in zip(outcomes, episodes, planned, strict=True):
         if tree is not None:
@@ -123,13 +123,12 @@ async def execute(
     tasks: Sequence[Task],
     seeds: Sequence[int],
     plans: Sequence[Sequence[Edge]],
-    step_seconds: float | None = None,
     on_end: OnEnd = lambda outcome, episode: None,
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Take the actions of each plan, then those of the policy, until the task ends, or until a step fails, takes more
-    than ``step_seconds``, or leads to a state that the policy cannot read. Returns outcomes and episodes (trees with a
-    single path) in the order of the tasks."""
-    growths = await create_trees(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
+    """Take the actions of each plan, then those of the policy, until the task ends, or until a step fails or leads to
+    a state that the policy cannot read. Returns outcomes and episodes (trees with a single path) in the order of the
+    tasks."""
+    growths = await create_trees(dynamics, tasks, seeds)
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
@@ -137,7 +136,7 @@ async def execute(
         proposed = await _propose(policy, [one for one in active if not left[id(one[0])]])
         return {growth: actions[0] for growth, actions in left.items() if actions} | proposed
 
-    return await _episodes(dynamics, growths, choose, step_seconds, [policy], on_end)
+    return await _episodes(dynamics, growths, choose, [policy], on_end)
 
 
 async def replan(
@@ -152,8 +151,6 @@ async def replan(
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path (or, without one, the greedy action) in the environment ``verified``, and search again from there, until the
     task ends. Rewards of the model may guide the choice. Returns the first tree of each task."""
-    unlimited = replace(config, search=replace(config.search, step_seconds=None))  # the limit is for the environment
-    seconds = config.search.step_seconds
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
     predicted = defaultdict[str, float](float)
@@ -165,7 +162,7 @@ async def replan(
         async def reached(task: Task) -> State:
             return replace(nodes[task.id].state, paid=predicted[task.id])
 
-        searcher = _searcher(actors, Imagination(reached, model), mode, unlimited)
+        searcher = _searcher(actors, Imagination(reached, model), mode, config)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(active, trees, strict=True):
@@ -179,9 +176,9 @@ async def replan(
         return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
 
     seeds = episode_seeds(config, mode, tasks)
-    growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=seconds))
+    growths = await create_trees(verified, tasks, seeds)
     policies = [each for each in (actors.sampling, actors.greedy, actors.value) if each is not None]
-    outcomes, episodes = await _episodes(verified, growths, choose, seconds, policies, on_end)
+    outcomes, episodes = await _episodes(verified, growths, choose, policies, on_end)
     for outcome, episode in zip(outcomes, episodes, strict=True):
         outcome.error = episode.error = outcome.error or broken.get(outcome.task_id, "")
         outcome.limits = limits_met(outcome, episode, None, config.search.limits)
@@ -192,7 +189,6 @@ async def _episodes(
     dynamics: Dynamics,
     growths: Sequence[Growth],
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
-    step_seconds: float | None,
     policies: Sequence[object],
     on_end: OnEnd,
 ) -> tuple[list[Outcome], list[Tree]]:
@@ -208,7 +204,7 @@ async def _episodes(
                 edge = Edge(chosen[id(growth)], prior=1.0)
                 last_node(growth, path).edges.append(edge)
                 path.append(edge)
-            await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
+            await asyncio.gather(*(take_step(dynamics, growth, path) for growth, path in active))
             playing: list[Episode] = []
             for growth, path in active:
                 if (last := path[-1].child) is None or last.ended:

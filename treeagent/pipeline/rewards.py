@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from treeagent import seams
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
-from treeagent.types import Action, Dynamics, State, Task, Transition, UserError, waiting
+from treeagent.types import Action, Dynamics, State, Task, Transition, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,7 @@ class RewardedDynamics:
         transition = await self._dynamics.step(state, action)
         if transition.error:
             return transition
-        with waiting():  # a model's verdict may take longer than a step of the environment
-            reward = await self._score(Step(state, action, transition))
+        reward = await self._score(Step(state, action, transition))
         if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
             raise UserError(f"rewards.function gave {reward!r:.80}: return a finite number or None")
         return replace(transition, reward=reward, outcome=transition.reward)

@@ -183,7 +183,7 @@ def train_policy(
 def greedy_success(checkpoint: Checkpoint, config: RunConfig, limits: Counter[str]) -> Callable[[], float]:
     """A function that plays the validation tasks greedily by the current weights: the share solved. ``limits`` counts
     what cut off the others."""
-    env, seconds = build.environment(config), config.search.step_seconds
+    env = build.environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
     dynamics = build.with_split_steps(build.env_dynamics(build.instances(config), config, "validate"), config, grammar)
@@ -192,7 +192,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig, limits: Counter[st
         player, solved = build.in_steps(build.make_policy(checkpoint, config).greedy(), config), 0  # of new weights
         limits.clear()
         for group in playable_together(env, config.environment.parallel, tasks):
-            played = execute(player, dynamics, group, [0] * len(group), [()] * len(group), seconds)
+            played = execute(player, dynamics, group, [0] * len(group), [()] * len(group))
             for outcome, episode in zip(*asyncio.run(played), strict=True):
                 solved += outcome.success
                 limits.update(limits_met(outcome, episode, None, config.search.limits))

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import chain, groupby, islice, zip_longest
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +163,12 @@ def claims_kept(run: Run, number: int) -> float | None:
 
 
 def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
-    """The opening of each tree's task, and every step taken in the environment. Steps of a harder variation get the id
-    of the task that it varies, so that both are held out together."""
+    """The opening of each tree's task, and every step taken in the environment."""
     for name in run.collections() if names is None else names:
-        bases = run.stages().get(name, {}).get("bases", ())
-        for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
+        for tree in read_as(from_record, run.trees, name):
             began = [opening(tree)] if tree.root.state.messages else []
             found = chain(began, transitions(tree, run.config.policy.format))
-            yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
+            yield from (one for one in found if one.origin == "real")
 
 
 def round_of(name: str) -> int:

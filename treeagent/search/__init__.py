@@ -17,14 +17,12 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
 from treeagent.search.searcher import Searcher, make_search
-from treeagent.search.values import RolloutValue
 
 __all__ = [
     "Budget",
     "Edge",
     "Limits",
     "Node",
-    "RolloutValue",
     "Search",
     "SearchConfig",
     "Searcher",

@@ -45,7 +45,7 @@ class Limits:
     """Maximum number of environment steps in a tree, including replayed steps. The same number applies separately to
     steps of a world model."""
     generated_tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
-    """Maximum number of sampled tokens in all candidates of a tree and in the rollouts that estimate V(s)."""
+    """Maximum number of sampled tokens in all candidates of a tree."""
     seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum wall time of a tree, in seconds; the trees of a batch share its time equally. Trees under this limit are
     not reproducible."""
@@ -90,17 +90,12 @@ class SearchConfig:
     ("split")."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Discount factor γ for each step."""
-    rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of rollouts to the end of the episode in V(s); the value head makes up the rest."""
     leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
     """Number of simulations that each tree runs in parallel."""
     prune_repeats: bool = False
     """Does not grow a tree beyond a step that leads back to an earlier state of its path, by ``Env.state_key``, and
     counts the step as a failure. Use it where steps can be undone, as in mazes. Do not use it where the agent must look
     something up, which leaves the environment in the same state. Whole chains, as in best-of-N, are not affected."""
-    step_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Timeout of one environment step, in seconds. A step that takes longer fails, and the tree stores the reason. A
-    step that blocks its thread can be abandoned only if ``environment.parallel`` is above 1."""
 
     def by(self, method: str) -> "SearchConfig":
         """The settings for a search by ``method``; the options of another method do not count."""

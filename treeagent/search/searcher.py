@@ -9,7 +9,6 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -34,7 +33,6 @@ from treeagent.types import (
     derive_seed,
     is_concurrent,
     storable,
-    time_limit,
 )
 
 MOST_FREE = 1000
@@ -96,7 +94,7 @@ class Searcher(ABC):
         asks = [ask for ask, model in models if not is_concurrent(model)]
         trees = list[Tree]()
         self.models = Together(asks, len(tasks), lambda: on_batch(trees) if on_batch else None)
-        growths = await create_trees(self.dynamics, tasks, seeds, self.config)
+        growths = await create_trees(self.dynamics, tasks, seeds, self.config.discount)
         trees += [growth.tree for growth in growths]
         for tree in trees if self.config.prune_repeats and self.prunes else ():
             if not tree.error and tree.root.state.place is None:
@@ -148,11 +146,10 @@ class Searcher(ABC):
 
     async def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> None:
         """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
-        seconds = self.config.step_seconds
         if len(paths) == 1:
-            await take_step(self.dynamics, growth, paths[0], seconds)
+            await take_step(self.dynamics, growth, paths[0])
         elif paths:
-            await asyncio.gather(*[take_step(self.dynamics, growth, path, seconds) for path in paths])
+            await asyncio.gather(*[take_step(self.dynamics, growth, path) for path in paths])
         if self.config.prune_repeats and self.prunes:
             for path in paths:
                 prune_repeat(growth, path)
@@ -229,18 +226,16 @@ def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
 
 
 async def create_trees(
-    dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
+    dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], discount: float = 1.0
 ) -> list[Growth]:
     """A tree for each task that consists of its root; one with an error if the environment fails to reset."""
-    config = config or SearchConfig()
 
     async def one(number: int, task: Task, seed: int) -> Growth:
         try:
-            async with nullcontext() if config.step_seconds is None else time_limit(config.step_seconds):
-                root, error = Node(await dynamics.reset(task)), ""
+            root, error = Node(await dynamics.reset(task)), ""
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
-        return Growth(Tree(task, seed, root, error=error, discount=config.discount), number)
+        return Growth(Tree(task, seed, root, error=error, discount=discount), number)
 
     seeded = list(zip(tasks, seeds, strict=True))
     return await asyncio.gather(*[one(number, task, seed) for number, (task, seed) in enumerate(seeded)])
@@ -307,16 +302,12 @@ def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
         node.truncated = node.unknown = node.exhausted = True
 
 
-async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path``, and add the node that it led to. If the step fails, takes more than
-    ``seconds`` or pays no finite reward, the tree gets an error, and the edge stays without a child."""
+async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) -> None:
+    """Step through the last edge of ``path``, and add the node that it led to. If the step fails or pays no
+    finite reward, the tree gets an error, and the edge stays without a child."""
     edge, tree, parent = path[-1], growth.tree, last_node(growth, path[:-1])
     try:
-        if seconds is None:
-            transition = await dynamics.step(parent.state, edge.action)
-        else:
-            async with time_limit(seconds):
-                transition = await dynamics.step(parent.state, edge.action)
+        transition = await dynamics.step(parent.state, edge.action)
     except Exception as error:  # the episode boundary: a failed rollout is data
         tree.error = describe(error)
         return

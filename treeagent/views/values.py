@@ -14,11 +14,9 @@ from treeagent.views.tokens import TokenRow, path_rows
 class ValueTargetConfig:
     """How the value of a state is computed from the tree below it."""
 
-    target: Literal["mean", "best", "lambda", "success"] = "best"
-    """What the value head learns of a state s. "mean", "best" and "lambda" are outcomes: the reward on the way to s
-    plus, respectively, the visit-weighted mean of Q(s,a), the highest return found below s (for deterministic
-    environments only), or the λ-return. "success" is 1 if a success was found below s and 0 otherwise; if failures are
-    paid in part, it separates them better from successes."""
+    target: Literal["best", "lambda"] = "best"
+    """What the value head learns of a state s: the reward on the way to s plus the highest return found below s
+    ("best", for deterministic environments only), or the λ-return ("lambda")."""
     lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ of the "lambda" target: 0 uses the value function after one step, 1 only the returns of whole paths. Trees of
     independent chains have no value estimates before their ends and need 1."""
@@ -28,15 +26,10 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     """Rows from the root to each leaf that give a target to every state with a known return, exactly once. The rows
     carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``."""
     targeted: set[int] = set()
-    unknown = _states_before_unknown_ends(tree, config.target)
-    succeeded = found_success(tree) if config.target == "success" else {}
+    unknown = _states_before_unknown_ends(tree)
 
     def target(node: Node, path: Sequence[Edge]) -> float | None:
-        if id(node) in unknown and not succeeded.get(id(node)):
-            return None
-        if config.target == "success":
-            return float(succeeded[id(node)]) if id(node) in succeeded else None
-        return state_outcome(node, path, config, tree.discount)
+        return None if id(node) in unknown else state_outcome(node, path, config, tree.discount)
 
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
@@ -50,13 +43,12 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
         yield from path_rows(tree, path, targets, imitated=())
 
 
-def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
+def _states_before_unknown_ends(tree: Tree) -> set[int]:
     """The states on paths of unknown return, by ``id`` of the node, in a tree without estimates of V(s): the reward of
     the end is withheld, or the path of a transcript stops before an end."""
     if tree.budget.estimates:
         return set()
-    success = target == "success"
-    paths = [path for path in finished_paths(tree) if (path[-1].outcome if success else path[-1].reward) is None]
+    paths = [path for path in finished_paths(tree) if path[-1].reward is None]
     if not tree.budget.simulations:
         paths += [path for path, node in tree.walk() if not node.edges and not node.final]
     return {id(node) for path in paths for node in tree.states(path)}
@@ -78,9 +70,9 @@ def found_success(tree: Tree) -> dict[int, bool]:
 
 
 def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """The reward on the way to a state (along ``path`` from the root) plus V(s) as search found it, in reward units, by
-    the targets "mean", "best" and "lambda". None if nothing was tried below the state except refused calls, or if the
-    state is an end with a withheld reward. ``discount`` is γ of a step, used in V(s) alone."""
+    """The reward on the way to a state (along ``path`` from the root) plus V(s) as search found it, in reward units.
+    None if nothing was tried below the state except refused calls, or if the state is an end with a withheld reward.
+    ``discount`` is γ of a step, used in V(s) alone."""
     paid = sum(edge.reward or 0.0 for edge in path)
     if node.final:
         return paid if path and path[-1].reward is not None else None
@@ -89,9 +81,7 @@ def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, d
         return None
     if config.target == "best":
         return paid + max(best_return(edge, discount) for edge in tried)
-    if config.target == "lambda":
-        return paid + _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
-    return paid + sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
+    return paid + _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
 
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:

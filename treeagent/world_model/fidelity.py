@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from treeagent.types import Action, Dynamics, Message, State, Task, Transition
-from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, last_answer
 from treeagent.world_model.wording import Answer
 
@@ -88,29 +87,13 @@ class Fidelity:
         return overall | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
 
 
-def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
-    """How well a predicted observation agrees with the real one, in [0, 1].
-
-    Usually this is F1 = 2 |A ∩ B| / (|A| + |B|) over words and numbers, each paired with the first word of its line. If
-    the history does not determine the answer (``free``), it is the mean of three shares. Format: lines with a form that
-    occurs in the real answer. Relevance: of the action's words in the real answer, those that the prediction contains.
-    History: lines that do not contradict earlier ones by the same words with other numbers.
-    """
+def agreement(real: Experience, predicted: str) -> float:
+    """How well a predicted observation agrees with the real one, in [0, 1]: F1 = 2 |A ∩ B| / (|A| + |B|) over words and
+    numbers, each paired with the first word of its line."""
     if predicted.strip() == real.observation.strip():
         return 1.0
-    if not free:
-        said, true = _marked(predicted), _marked(real.observation)
-        return 2 * (said & true).total() / (said.total() + true.total())
-    lines = predicted.splitlines()
-    known = set(map(_form, real.observation.splitlines()))
-    earlier: dict[str, set[str]] = defaultdict(set)
-    for line in (line for message in real.history for line in message.content.splitlines()):
-        earlier[_form_of_words(line)].add(_unnumbered(line))
-    fitting = [_form(line) in known for line in lines]
-    good = [_unnumbered(line) in earlier.get(_form_of_words(line), {_unnumbered(line)}) for line in lines]
-    relevant = set(words(argument(real.action))) & set(words(real.observation))
-    relevance = len(relevant & set(words(predicted))) / len(relevant) if relevant else 1.0
-    return (sum(fitting) / max(len(lines), 1) + relevance + sum(good) / max(len(lines), 1)) / 3
+    said, true = _marked(predicted), _marked(real.observation)
+    return 2 * (said & true).total() / (said.total() + true.total())
 
 
 def _marked(text: str) -> Counter[tuple[str, str]]:
@@ -122,25 +105,12 @@ def _marked(text: str) -> Counter[tuple[str, str]]:
     return found
 
 
-def _form(line: str) -> str:
-    """A line's form: every number becomes 0, and every sequence of words becomes one word."""
-    return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
-
-
-def _unnumbered(line: str) -> str:
-    return re.sub(r"^\W*\d+\s+", "", line.strip().lower())
-
-
-def _form_of_words(line: str) -> str:
-    return re.sub(r"\d+(?:\.\d+)?", "0", _unnumbered(line))
-
-
 def is_free(one: Experience, free: Collection[str]) -> bool:
     """Whether the first word of a step's action, or the whole action, is in ``free``."""
     return one.kind in free or one.action in free
 
 
-def figures(pairs: Sequence[Pair], *, free: Collection[str] = (), reward_span: float = 1.0) -> Figures:
+def figures(pairs: Sequence[Pair], *, reward_span: float = 1.0) -> Figures:
     """The means over pairs, at least one. ``reward_span`` (R_max) is the reward error of an unreadable answer."""
     rows: list[tuple[float, ...]] = []
     for pair in pairs:
@@ -148,7 +118,7 @@ def figures(pairs: Sequence[Pair], *, free: Collection[str] = (), reward_span: f
         if answer is None:
             rows.append((0.0, False, False, reward_span, 1.0, False, True))
             continue
-        agrees = agreement(real, answer.observation, free=is_free(real, free))
+        agrees = agreement(real, answer.observation)
         exact = answer.observation.strip() == real.observation.strip()
         off = abs(answer.reward - real.reward)
         ends = answer.terminated == real.terminated
@@ -215,7 +185,7 @@ async def audit(
 
     Args:
         held_out: real transitions of other tasks than those of the steps that the model ``learnt``; at least one.
-        free: actions, or their first words, for which the history does not determine the answer.
+        free: actions, or their first words, for which the history does not determine the answer (``determined``).
         reward_span: R_max, the range of rewards.
         noise: largest share of wrong training labels, as for ``lambda_cap``.
         cr: share of imagined successes that succeeded in the environment, too; None if none was replayed.
@@ -226,7 +196,7 @@ async def audit(
         return (one.seen, one.action) not in known
 
     def judge(pairs: Sequence[Pair]) -> Figures | None:
-        return figures(pairs, free=free, reward_span=reward_span) if pairs else None
+        return figures(pairs, reward_span=reward_span) if pairs else None
 
     answers = await asyncio.gather(*(model.step(_state(one), Action(one.action, one.action)) for one in steps))
     pairs = [Pair(one, _answer(transition)) for one, transition in zip(steps, answers, strict=True)]
@@ -241,10 +211,10 @@ async def audit(
     for depth, pair in (each for rollout in rollouts for each in enumerate(rollout, start=1)):
         compounding[depth].append(pair)
     return Fidelity(
-        overall=figures(pairs, free=free, reward_span=reward_span),
+        overall=figures(pairs, reward_span=reward_span),
         unseen=judge([pair for pair in pairs if unseen(pair.real)]),
         determined=judge([pair for pair in pairs if not is_free(pair.real, free)]),
-        compounding={k: figures(found, free=free, reward_span=reward_span) for k, found in sorted(compounding.items())},
+        compounding={k: figures(found, reward_span=reward_span) for k, found in sorted(compounding.items())},
         optimism=optimism(episodes),
         wrong_episodes=wrong_episodes(episodes),
         episodes=len(episodes),

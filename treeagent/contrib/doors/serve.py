@@ -28,7 +28,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.contrib.doors import wire
 from treeagent.contrib.doors.wire import Asked, Json, Said
 from treeagent.envs.base import Env, opening
-from treeagent.pipeline.build import env_dynamics, environment, leaf_value, load_actors
+from treeagent.pipeline.build import env_dynamics, environment, load_actors
 from treeagent.pipeline.imagination import with_planning_world, world_model
 from treeagent.pipeline.opening import for_checkpoint
 from treeagent.pipeline.terminal import Terminal
@@ -88,11 +88,7 @@ class Planner:
         if self._imagines:
             self._open = ExitStack()  # until this process ends
             self._blind = self._open.enter_context(world_model(*with_planning_world(config), self.env))
-            self._search = replace(self._search, step_seconds=None)
-        value = actors.value
-        if value is not None or self._imagines:
-            value = leaf_value(value, policy, self._blind, replace(config, search=self._search))
-        self._actors = replace(actors, value=value)
+        self._actors = actors
         self._plans = OrderedDict[tuple[object, ...], list[Action]]()
         """What is planned after the answers of an episode, by its task, its limits and these answers."""
         self._openings: dict[str, Task] = {}

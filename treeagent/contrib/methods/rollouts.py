@@ -1,12 +1,39 @@
-"""V(s) by rollouts of the policy, alone or mixed with a value head. A search takes any ``Value``."""
+"""PUCT whose V(s) are rollouts of the policy, alone or mixed with the value head."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.mcts import MctsOptions, Search
 from treeagent.search.node import Edge, Node, Path, Tree, path_return
 from treeagent.search.searcher import Growth, last_node, store_estimate, store_proposal, take_step
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
+
+
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RolloutsOptions(MctsOptions):
+    """Settings of a search with rollouts."""
+
+    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share w of the rollout in V(s)."""
+
+
+class Rollouts(Search):
+    """PUCT with ``RolloutValue``."""
+
+    Options = RolloutsOptions
+    options: RolloutsOptions
+
+    def __init__(
+        self, policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None, **more: bool
+    ) -> None:
+        super().__init__(policy, dynamics, config, value, **more)
+        self.value = RolloutValue(policy, dynamics, config.discount, value, self.options.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +44,12 @@ class RolloutValue:
 
     policy: Policy
     dynamics: Dynamics
-    max_steps: int
     discount: float = 1.0
-    """γ per step. Use the search's."""
+    """γ per step."""
     value: Value | None = None
     """V_head; None uses 0."""
     weight: float = 1.0
     """w."""
-    seed: int = 0
-    step_seconds: float | None = None
-    """As in ``SearchConfig``."""
 
     @property
     def concurrent(self) -> bool:
@@ -50,7 +73,7 @@ class RolloutValue:
 
     def _begin(self, state: State) -> Growth:
         texts = (message.content for message in state.messages)
-        seed = derive_seed(self.seed, "rollout", 0, state.task.id, state.task.seed, *texts)
+        seed = derive_seed("rollout", state.task.id, state.task.seed, *texts)
         return Growth(Tree(state.task, seed, Node(state, truncated=state.ended), discount=self.discount))
 
     async def _advance(self, rollouts: Sequence[tuple[Growth, Path]]) -> list[tuple[Growth, Path]]:
@@ -62,7 +85,7 @@ class RolloutValue:
             if store_proposal(growth, last_node(growth, path), proposal):
                 path.append(Edge(proposal.actions[0], prior=1.0))
                 acting.append((growth, path))
-        await asyncio.gather(*(take_step(self.dynamics, growth, path, self.step_seconds) for growth, path in acting))
+        await asyncio.gather(*(take_step(self.dynamics, growth, path) for growth, path in acting))
         unfinished: list[tuple[Growth, Path]] = []
         for growth, path in acting:
             child = path[-1].child
@@ -71,9 +94,9 @@ class RolloutValue:
             elif path[-1].outcome is None and self.value is None:
                 raise UserError(
                     f"a rollout of task {growth.tree.task.id!r} sees no reward, and there is no value head to judge "
-                    "its end: train one, or set search.rollout_weight=0"
+                    "its end: train one, or search by another method"
                 )
-            elif not child.ended and sum(not edge.thought for edge in path) < self.max_steps:
+            elif not child.ended:
                 unfinished.append((growth, path))
         return unfinished
 

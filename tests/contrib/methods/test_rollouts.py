@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import (
@@ -21,7 +20,8 @@ from toy_search import (
     task,
 )
 
-from treeagent.search.values import RolloutValue
+from treeagent.contrib.methods.rollouts import Rollouts, RolloutValue
+from treeagent.search.config import Limits, SearchConfig
 from treeagent.types import Action, Estimate, Proposal, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -38,7 +38,7 @@ def estimate(value: Value, *asked: State) -> list[Estimate]:
 
 def test_a_rollout_by_hand() -> None:
     """Two steps to the right pay 1 at the second."""
-    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6, value=ConstantValue(9.0))
+    walk = RolloutValue(AllPolicy("right"), Corridor(), value=ConstantValue(9.0))
     assert estimate(walk, CELL) == [Estimate(1.0, (1,), environment_steps=2, generated_tokens=2)]
     assert estimate(replace(walk, discount=0.5), CELL) == [Estimate(0.5, (1,), 2, 2)]
     assert estimate(walk, CELL, CELL) == [Estimate(1.0, (1,), 2, 2)] * 2
@@ -68,22 +68,9 @@ class Dear:
         return [Estimate(0.5, (8, 9), 4, 5) for _ in states]
 
 
-@pytest.mark.parametrize(("limit", "max_steps", "steps"), [(3, 9, 3), (9, 2, 2)])
-def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps: int, steps: int) -> None:
-    """Σ_t γ^t 0.25 + γ^T 0.5 at the rollout's own limit; a limit of the environment is an end."""
-    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5)
-    paid = {2: 0.375, 3: 0.4375}[steps]
-    assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
-    if steps == limit:
-        assert estimate(replace(toll, value=Dear()), CELL) == estimate(toll, CELL)
-        return
-    [closed] = estimate(replace(toll, value=Dear()), CELL)
-    assert closed == Estimate(paid + 0.5**steps * 0.5, (1,), 3 * steps + 4, steps + 5)
-
-
 @given(st.builds(Maze, end_share=st.floats(0, 0.6)), st.permutations(range(5)))
 def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, order: list[int]) -> None:
-    value = RolloutValue(TablePolicy(WORDS), maze, max_steps=5, value=HashValue())
+    value = RolloutValue(TablePolicy(WORDS), maze, value=HashValue())
     asked = states(5)
     together = estimate(value, *asked)
     assert estimate(value, *(asked[place] for place in order)) == [together[place] for place in order]
@@ -107,8 +94,15 @@ class Forgetful:
 
 def test_a_mixture_with_the_head_by_hand() -> None:
     """1/4 of the return 1 and 3/4 of the head's 0.5, with the head's context and the first error."""
-    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6, value=Dear(), weight=0.25)
+    walk = RolloutValue(AllPolicy("right"), Corridor(), value=Dear(), weight=0.25)
     assert estimate(walk, CELL, CELL) == [Estimate(0.625, (8, 9), 2, 2)] * 2
     assert estimate(replace(walk, value=ConstantValue(0.5)), CELL) == [Estimate(0.625, (1,), 2, 2)]
     unread = replace(walk, policy=Forgetful(0), dynamics=Toll())
     assert estimate(unread, CELL) == [Estimate(0.5, (8, 9), 4, 5, "too long")]
+
+
+def test_a_search_with_rollouts_knows_the_goal_from_its_first_visit() -> None:
+    config = SearchConfig(limits=Limits(simulations=4), options={"weight": 0.5})
+    [tree] = asyncio.run(Rollouts(AllPolicy("right"), Corridor(), config, ConstantValue(0.5)).run([task()], [0]))
+    assert tree.root.value == 0.75
+    assert tree.budget.estimates and tree.budget.environment_steps > tree.budget.simulations
