@@ -23,12 +23,6 @@ def test_the_import_alone_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_name_that_it_does_not_offer_is_an_attribute_error() -> None:
-    assert all(getattr(treeagent, name) for name in treeagent.__all__)
-    with pytest.raises(AttributeError, match="nothing"):
-        treeagent.nothing  # noqa: B018 - the access is the test
-
-
 def test_each_stage_is_one_call_and_goes_on_where_an_earlier_one_ended(finished_run: Path, tmp_path: Path) -> None:
     config, base = treeagent.load_config(CONFIG, SMALL), finished_run / "checkpoints" / "base"
     out = tmp_path / "run"

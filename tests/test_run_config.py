@@ -28,14 +28,6 @@ def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("override", "value"), [("=3", 3), ("=word", "word"), ('="3"', "3"), ('=["a", "b"]', ("a", "b"))]
-)
-def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object) -> None:
-    found = load_config(None, [f"environment.options.x{override}"]).environment.options["x"]
-    assert found == value and type(found) is type(value)
-
-
-@pytest.mark.parametrize(
     ("override", "key", "value"),
     [
         ("search.limits.simulations=0", "search.limits.simulations", "0"),
@@ -149,10 +141,3 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
     """If this fails, put what ``python -m benchmarks.settings`` prints below the page's mark."""
     page = (RECIPES[0].parents[1] / "docs" / "settings.md").read_text()
     assert page.partition("<!-- tables -->\n")[2].strip() == settings_markdown().strip()
-
-
-@pytest.mark.parametrize(("tasks", "workers", "size"), [(40, 2, 20), (250, 2, 63), (3, 8, 1), (101, 1, 51), (0, 2, 1)])
-def test_workers_search_equally_many_batches(tasks: int, workers: int, size: int) -> None:
-    config = load_config(None, [f"workers={workers}"])
-    assert config.batch(tasks) == size
-    assert RunConfig().batch(tasks, workers) == size

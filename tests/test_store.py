@@ -1,5 +1,4 @@
 import copy
-import os
 import signal
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from treeagent.store import (
     digest,
     read_as,
     remove_leftovers,
-    replace_folder,
-    shard_names,
     shards,
     write_shard,
 )
@@ -39,17 +36,6 @@ def test_records_come_back_equal(records: list[dict[str, Any]], tmp_path_factory
     folder = tmp_path_factory.mktemp("trees")
     write_shard(folder, "collect", 0, records)
     assert list(read_as(dict, folder)) == records
-
-
-def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
-    for name, index in [("b", 0), ("a-b", 0), ("a", 100_000), ("a", 2), ("a", 10)]:
-        write_shard(tmp_path, name, index, [{"name": name, "index": index}])
-    (tmp_path / "notes.txt").write_text("not ours")
-    assert [record["index"] for record in read_as(dict, tmp_path, "a")] == [2, 10, 100_000]
-    assert [path.name for path in shards(tmp_path, "a-b")] == ["a-b-00000.jsonl.zst"]
-    assert shard_names(tmp_path) == ["a", "a-b", "b"]
-    assert len(shards(tmp_path)) == 5
-    assert shards(tmp_path / "nowhere") == [] == list(read_as(dict, tmp_path / "nowhere"))
 
 
 def test_a_shard_cut_at_any_byte_is_named(tmp_path: Path) -> None:
@@ -133,29 +119,6 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path: Path) 
     assert leftovers, "no kill fell into a write: the test has lost its aim"
     remove_leftovers(tmp_path)
     assert sorted(tmp_path.iterdir()) == shards(tmp_path)
-
-
-def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    partial, folder = tmp_path / ".policy.partial", tmp_path / "policy"
-    for place, content in ((partial, "new"), (folder, "old")):
-        (place / "head").mkdir(parents=True)
-        for file in ("weights", "head/weights"):
-            (place / file).write_text(content)
-    (folder / "left").touch()
-    synced: list[str] = []
-    sync = os.fsync
-
-    def told(descriptor: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).relative_to(tmp_path).as_posix())
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", told)
-    replace_folder(partial, folder)
-    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == {"weights", "head", "head/weights"}
-    assert (folder / "weights").read_text() == "new" and not partial.exists()
-    name = partial.name
-    assert sorted(synced[:-1]) == [name, f"{name}/head", f"{name}/head/weights", f"{name}/weights"]
-    assert synced[-1] == "."  # syncing the folder makes the rename durable
 
 
 def tree(task: str, seed: int = 0) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 from treeagent.envs.base import Env, StepResult, task_to_play
 from treeagent.generators.turn import ReAct
@@ -63,37 +63,6 @@ class Doors(Env):
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
         self.taken, self.doors = snapshot
-
-
-class StuckDoors(Doors):
-    """Cannot begin the first two tasks of a split."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        if (task_to_play(self, seed, options).seed or 0) < 2:
-            raise RuntimeError("the house is locked")
-        return super().reset(seed=seed, options=options)
-
-
-class ToldDoors(Doors):
-    """Doors that tell the doors that were opened to everyone."""
-
-    opened: ClassVar[list[str]] = []
-
-    def legal_actions(self) -> list[str]:
-        return ["l", "r"]
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        self.opened.append(str(action))
-        return super().step(action)
-
-
-def opened_while(play: Callable[[], object]) -> str:
-    """The doors of ``ToldDoors`` that a function opens."""
-    ToldDoors.opened.clear()
-    play()
-    return "".join(ToldDoors.opened)
 
 
 @dataclass(frozen=True)

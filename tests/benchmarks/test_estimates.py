@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.estimates import difference, estimate, mean
 from benchmarks.record import Machine, Result, Row, Session
-from treeagent.types import UserError
 
 SESSION = Session("abc", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01")
 
@@ -43,11 +42,3 @@ def test_differences_are_paired_by_seed() -> None:
     assert (gain.mean, gain.half, gain.seeds, gain.verdict) == (25.0, 0.0, 2, "more")
     assert mean(found, "search").values == (75.0, 25.0)
     assert mean(found, "greedy").seeds == 3
-
-
-@pytest.mark.parametrize(
-    "other", [Row("b", 0, "s", solved="11", first_task=2), Row("b", 0, "s", solved="111"), Row("b", 1, "s")]
-)
-def test_arms_that_played_other_tasks_are_not_compared(other: Row) -> None:
-    with pytest.raises(UserError, match="'a' and 'b'"):
-        difference(result(Row("a", 0, "s", solved="10"), other), "a", "b")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.estimates import difference, mean
+from benchmarks.estimates import difference
 from benchmarks.pages.__main__ import made
-from benchmarks.pages.sweeps import TOKENS, factors, horizon, sizes, sizes_where, span
-from benchmarks.pages.tables import against, brief, success_table
+from benchmarks.pages.sweeps import sizes_where
+from benchmarks.pages.tables import against
 from benchmarks.record import RESULTS, ROOT, Machine, Result, Row, Session, read
 
 SESSION = Session("0123456789ab", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01", 90.0)
@@ -61,22 +61,6 @@ def test_the_words_of_the_answers_follow_from_the_data() -> None:
     assert difference(stored("curriculum"), "curriculum", "all kinds of tasks").verdict == "level"
     for name in ("sweep_minigrid", "sweep_sokoban", "sweep_alfworld"):
         assert sizes_where(stored(name), "more") == [], name
-
-
-def test_the_sweep_names_the_horizons_where_search_leads() -> None:
-    swept = stored("sweep")
-    assert [round(horizon(swept, size)) for size in sizes_where(swept, "more")] == [8, 10, 12, 14]
-    for size in sizes(swept):
-        assert mean(swept, f"mcts, {size}, {TOKENS}").seeds == 5
-    assert factors(swept) == "1.2 to 5.5"
-    assert span([1.0, 1.04]) == "1.0"
-
-
-def test_tables_show_means_intervals_and_paired_differences() -> None:
-    result = toy(mcts=(6, 7, 8), best_of_n=(5, 6, 7))
-    # 4.303 · 10 / √3 = 24.8 for both arms. Each seed gains ten points, so the paired interval has no width.
-    assert "| mcts | 70.0 ± 24.8 | 60.0 70.0 80.0 | +10.0 ± 0.0 | 5 | 800 |" in success_table(result, "best_of_n")
-    assert brief(result, {"tree search": "mcts"}).endswith("| tree search | 70 | 5 |")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 
 from benchmarks.record import (
@@ -17,14 +16,10 @@ from benchmarks.record import (
     Result,
     Row,
     Session,
-    outcome_row,
     read,
     recording,
     write,
 )
-from treeagent.pipeline.outcomes import Outcome
-from treeagent.search.node import Budget
-from treeagent.types import UserError
 
 SESSION = Session("abc", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {"torch": "2"}, "2026-01-01")
 ROW = Row("mcts", 0, "s1", first_task=200, solved="101", environment_steps=12, figures={"ratio": 1.5})
@@ -51,17 +46,6 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
     assert len(found.sessions) == 2
 
 
-def test_other_settings_of_an_arm_replace_all_of_its_seeds(tmp_path: Path) -> None:
-    with recording("toy", "Which?", folder=tmp_path) as record:
-        for row in (ROW, replace(ROW, seed=1), replace(ROW, arm="uct")):
-            record.add(row)
-        record.add(replace(ROW, settings="s2"))
-        assert [(row.arm, row.seed, row.settings) for row in record.result.rows] == [
-            ("uct", 0, "s1"),
-            ("mcts", 0, "s2"),
-        ]
-
-
 def test_rows_outlive_a_kill(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom benchmarks.record import Row, recording\n"
@@ -83,32 +67,6 @@ def test_rows_outlive_a_kill(tmp_path: Path) -> None:
     process.wait()
     found = read(tmp_path / "toy.json")
     assert found is not None and len(found.rows) >= 5
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "solved": "12"}]},
-        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "figures": {"ratio": None}}]},
-        {"rows": [{"arm": "a", "seed": 0, "settings": "s"}] * 2},
-        {"rows": [{"arm": "a", "seed": 0, "settings": "s"}, {"arm": "a", "seed": 1, "settings": "t"}]},
-        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "session": 1}]},
-        {"rows": 3},
-        {"more": 1},
-    ],
-)
-def test_what_is_no_result_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    write(tmp_path / "toy.json", Result("toy", "Which?", sessions=(SESSION,)))
-    content = orjson.loads((tmp_path / "toy.json").read_bytes()) | change
-    (tmp_path / "toy.json").write_bytes(orjson.dumps(content))
-    with pytest.raises(UserError, match=r"toy\.json"):
-        read(tmp_path / "toy.json")
-
-
-def test_a_played_row_counts_by_task() -> None:
-    outcomes = [Outcome("a", 1.0, 2, Budget(environment_steps=3, generated_tokens=5)), Outcome("b", 0.5, 2)]
-    row = outcome_row("mcts", 1, "s", 200, outcomes, kept=0.5)
-    assert (row.solved, row.environment_steps, row.generated_tokens, row.figures) == ("10", 3, 5, {"kept": 0.5})
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: str(path.stem))

@@ -2,19 +2,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from treeagent.cli.app import COMMANDS, Commands, app, load_command
+from treeagent.cli.app import COMMANDS, Commands, app
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
-from treeagent.store import digest, write_atomic, write_shard
+from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task
 
 TASK = Task("shop-1", "Buy a kettle.")
@@ -83,27 +81,6 @@ def test_help_comes_fast_and_loads_nothing_heavy() -> None:
     assert all(command in result.stdout for command in COMMANDS)
 
 
-def all_commands() -> dict[tuple[str, ...], Any]:
-    """Every command and every group, by the words that call it."""
-    found: dict[tuple[str, ...], Any] = {}
-    for name in COMMANDS:
-        found[(name,)] = command = load_command(name)
-        found |= {(name, inner): each for inner, each in getattr(command, "commands", {}).items()}
-    return found
-
-
-@pytest.mark.parametrize(("path", "command"), all_commands().items(), ids=str)
-def test_every_command_explains_itself_by_an_example_and_loses_no_word_to_markup(
-    path: tuple[str, ...], command: Any
-) -> None:
-    result = treeagent(*path, "--help")
-    assert result.exit_code == 0
-    assert hasattr(command, "commands") or f"Example: treeagent {' '.join(path)}" in result.stdout
-    shown = result.stdout.split()
-    for text in [command.help, *(getattr(option, "help", None) for option in command.params)]:
-        assert set((text or "").split()) <= set(shown), path
-
-
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
     said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
@@ -157,12 +134,6 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
-    said = sentence("quickstart", "--out", run)
-    assert str(run) in said and "--resume" in said
-    assert "seed" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
-
-
 @pytest.mark.parametrize("command", ["collect", "eval"])
 def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
     said = sentence(command, tmp_path, "--out", tmp_path / "run")
@@ -170,21 +141,6 @@ def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: 
     for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.limits.simulations=3", "./nowhere"):
         assert str(name) in sentence(command, name, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_show_prints_a_runs_state(run: Path) -> None:
-    write_atomic(run / "results.json", orjson.dumps([ROW]))
-    result = treeagent("show", run)
-    assert result.exit_code == 0
-    assert "collect" in result.stdout and TASK.id in result.stdout and "83.5" in result.stdout
-    assert "errors" not in result.stdout
-    write_atomic(run / "results.json", orjson.dumps([ROW | {"errors": 3, "error": "OSError: [gone]"}]))
-    told = treeagent("show", run).stdout
-    assert "errors" in told and "dpo with mcts: 3 of 200 episodes failed, the first: OSError: [gone]" in told
-
-
-def test_show_prints_a_digest_only(run: Path) -> None:
-    assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
 
 
 def failing(error: BaseException) -> typer.Typer:

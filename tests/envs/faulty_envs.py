@@ -17,7 +17,6 @@ from treeagent.envs.base import SnapshotKind, StepResult
 from treeagent.types import Action, Proposal, Split, State, Task, ToolCall
 
 STAIRS = f"{__name__}:Stairs"
-DICE = f"{__name__}:Dice"
 TELLING = f"{__name__}:Telling"
 FAULTS = ("sleep", "hog", "exit", "leave", "crash", "garbage", "no number", "no text", "unpicklable", "raise")
 

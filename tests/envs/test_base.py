@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -278,16 +277,6 @@ def rolled(fork: Forkable, plan: Sequence[tuple[int, int]]) -> dict[int, list[st
     return read
 
 
-@given(st.data())
-def test_the_luck_of_a_tree_does_not_depend_on_its_neighbours(data: st.DataObject) -> None:
-    alone = [(1, data.draw(st.integers(0, step))) for step in range(data.draw(st.integers(1, 8)))]
-    other = [(2, data.draw(st.integers(0, step))) for step in range(data.draw(st.integers(0, 8)))]
-    turns = data.draw(st.permutations([1] * len(alone) + [2] * len(other)))
-    queues = {1: iter(alone), 2: iter(other)}
-    mixed = [next(queues[tree]) for tree in turns]
-    assert rolled(Forkable(Slippery()), mixed)[1] == rolled(Forkable(Slippery()), alone)[1]
-
-
 def test_make_env_builds_built_in_and_own_classes() -> None:
     shop = make_env("shop", {"difficulty": 1})
     assert isinstance(shop, ShopEnv)
@@ -295,23 +284,3 @@ def test_make_env_builds_built_in_and_own_classes() -> None:
     assert type(make_env(BUILT_IN["shop"])) is ShopEnv
     own = make_env(f"{__name__}:Counter", {"start": 2})
     assert own.reset()[0] == "at 2"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "named"),
-    [
-        ("shopp", {}, "environment.name is 'shopp'"),
-        ("shop", {"products": 7}, "products=7"),
-        ("shop", {"colour": 1}, "colour=1.*it knows.*difficulty"),
-        ("collections:OrderedDict", {}, "'collections:OrderedDict' is no subclass of treeagent.envs.Env"),
-        ("half_written:Half", {}, r"half_written.*half_written\.py, line 2"),
-    ],
-)
-def test_make_env_refuses_in_one_sentence(
-    name: str, options: dict[str, object], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "half_written.py").write_text("class Half:\n    answer = (\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=named) as caught:
-        make_env(name, options)
-    assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from faulty_envs import Dice, WordsPolicy
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env, SnapshotKind
+from treeagent.envs.base import Env
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
@@ -17,10 +17,6 @@ from treeagent.search.node import Tree
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition
 
 SHOP = ShopEnv(ShopOptions(products=200))
-
-
-class ReplayedShop(ShopEnv):
-    snapshot_kind: SnapshotKind = "replay"
 
 
 def act(call: str, error: str = "") -> Action:
@@ -71,17 +67,6 @@ def test_states_can_be_stepped_in_any_order() -> None:
     second_page = step(dynamics, first.state, act("click[next >]")).state.messages[-1].content
     assert "lamp" in second_page and second_page != first.state.messages[-1].content
     assert step(dynamics, two, act("search[boot]")) == other
-
-
-def test_replayed_steps_are_paid_for() -> None:
-    dynamics = EnvDynamics(ReplayedShop(SHOP.options), max_steps=9)
-    root = reset(dynamics, SHOP.tasks("train", 1)[0])
-    first = step(dynamics, root, act("search[lamp]"))
-    second = step(dynamics, first.state, act("click[next >]"))
-    assert (first.cost, second.cost) == (1, 1)
-    assert step(dynamics, first.state, act("click[next >]")) == dataclasses.replace(second, cost=2)
-    assert step(dynamics, second.state, act("click[next >]")).cost == 1
-    assert step(dynamics, second.state, act("click[next >]")).cost == 3
 
 
 def test_equal_places_are_equal_states_only_with_as_many_steps_left() -> None:

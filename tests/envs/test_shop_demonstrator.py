@@ -1,13 +1,10 @@
 """The scripted shopper: how often it succeeds, and that its thoughts are true."""
 
 import random
-import re
 
 import pytest
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
-
-STOCK_WORDS = "yes no over under seen other fits not chosen all"
 
 
 def success_and_steps(env: ShopEnv, noise: float, count: int, limit: int = 15) -> tuple[float, float]:
@@ -43,32 +40,3 @@ def test_noise_is_a_dial() -> None:
     assert rates[3] <= 0.02
     with pytest.raises(ValueError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
-def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
-    env, rng = ShopEnv(), random.Random(1)
-    player = env.demonstrator(noise)
-    assert player is not None
-    for task in env.tasks("validation", 150):
-        page, _ = env.reset(options={"task": task})
-        for _ in range(15):
-            thought, call = player.act(rng)
-            said = re.sub(r"B\d{4}", "", thought)
-            for line, verdict in re.findall(r"(B\d{4}) (seen|other|over|fits)", thought):
-                assert line in page
-                price = int(page[page.index(line) :].partition("$")[2][:2])
-                limit = int(task.prompt.partition("$")[2].split()[0])
-                assert verdict not in ("over", "fits") or (price > limit) == (verdict == "over"), (thought, page)
-            known = set(re.findall(r"[a-z]+|\d+", f"{task.prompt} {page.lower()} {STOCK_WORDS}"))
-            assert set(said.replace(".", " ").split()) <= known, (thought, page)
-            assert len(thought.split()) <= 24
-            for price, relation, limit in re.findall(r"(\d+) (under|over) (\d+)", thought):
-                assert (int(price) <= int(limit)) == (relation == "under")
-                assert f"${price}" in page
-            for what, verdict in re.findall(r"(?:^|\. )((?:(?! \. ).)+?) (yes|no)(?= \.|$)", thought):
-                assert (what in re.split(r": |, |/|\n", page.lower())) == (verdict == "yes"), (thought, page)
-            observation, _, terminated, _, info = env.step(call)
-            page = page if "tool_error" in info else observation  # a refusal leaves the page open
-            if terminated:
-                break

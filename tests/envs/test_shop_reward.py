@@ -47,12 +47,6 @@ def test_equation_one(product: Product, chosen: tuple[tuple[str, str], ...], rew
     assert purchase_reward(product, chosen, GOAL) == pytest.approx(reward)
 
 
-def test_surplus_options_do_not_count() -> None:
-    goal = replace(GOAL, options=("brown",))
-    assert purchase_reward(BOOT, RIGHT, goal) == 1.0
-    assert purchase_reward(BOOT, (("size", "10"),), goal) == pytest.approx(3 / 4)
-
-
 @pytest.mark.parametrize(
     ("nouns", "common", "type_", "category", "expected"),
     [

@@ -1,13 +1,11 @@
 """``WorkerEnv``: everything that an environment offers, from a process whose faults cost one task."""
 
 import asyncio
-import random
 import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
 from faulty_envs import (
-    DICE,
     FAULTS,
     STAIRS,
     Stairs,
@@ -23,7 +21,7 @@ from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Task, ToolCall, UserError
+from treeagent.types import Policy, Task, ToolCall
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -80,25 +78,6 @@ def test_the_shop_is_the_same_in_a_process_of_its_own() -> None:
     there.close()
 
 
-def test_a_demonstrator_acts_inside_and_draws_outside() -> None:
-    here, there = ShopEnv(ShopOptions(products=200)), WorkerEnv("shop", SHOP_OPTIONS)
-    players = here.demonstrator(0.4), there.demonstrator(0.4)
-    assert players[0] is not None and players[1] is not None
-    draws = random.Random(7), random.Random(7)
-    for task in here.tasks("train", 4):
-        start(here, task)
-        start(there, task)
-        for _ in range(6):
-            said = players[0].act(draws[0])
-            assert players[1].act(draws[1]) == said
-            assert draws[0].getstate() == draws[1].getstate()
-            assert there.step(said[1]) == here.step(said[1])
-    with pytest.raises(ValueError, match=r"noise is 1\.5"):
-        there.demonstrator(1.5)
-    there.close()
-    assert WorkerEnv(DICE).demonstrator(0.0) is None
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -131,11 +110,6 @@ def test_a_fault_is_named_and_the_next_reset_starts_afresh(
     assert start(stairs, stairs_task(2))["process"] != first
     assert stairs.step("up")[0] == "stair 1"
     assert stairs.starts == 2
-
-
-def test_what_cannot_be_used_is_refused_at_the_door() -> None:
-    with pytest.raises(UserError, match=r"environment\.name is 'shopp'"):
-        WorkerEnv("shopp")
 
 
 def search(env: Env, tasks: Sequence[Task], policy: Policy | None = None) -> list[Tree]:

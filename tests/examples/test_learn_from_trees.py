@@ -39,16 +39,3 @@ def test_two_steps_of_dpo_on_stored_trees_change_a_model_and_save_it(
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[key], after[key]) for key in before)
     assert all(weight.isfinite().all() for weight in after.values())
-
-
-def test_without_a_model_a_tiny_one_is_made_that_knows_all_tokens(tmp_path: Path) -> None:
-    store([hand_tree()], tmp_path / "run")
-    runpy.run_path(str(EXAMPLE))["main"](str(tmp_path / "run"), str(tmp_path / "out"), max_steps=1)
-    assert (tmp_path / "out" / "model.safetensors").is_file()
-
-
-def test_it_learns_from_the_trees_of_all_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store([hand_tree()], tmp_path / "run", "collect-1")
-    store([hand_tree()], tmp_path / "run", "collect-2")
-    runpy.run_path(str(EXAMPLE))["main"](str(tmp_path / "run"), str(tmp_path / "out"), max_steps=1)
-    assert capsys.readouterr().out.startswith("2 trees give ")

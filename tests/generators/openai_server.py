@@ -2,7 +2,6 @@
 
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,14 +27,6 @@ Fault = int | str | float | Body
 
 _LOADING = threading.Lock()
 """Two threads of a process must not load models at once: transformers then forgets to tie the output layer."""
-
-BRING = (
-    *(sys.executable, "-S", "-c"),
-    "import json, sys, urllib.request as web\n"
-    "said = json.dumps({'lora_path': sys.argv[2]}).encode()\n"
-    "web.urlopen(web.Request(sys.argv[1] + '/reload', said))",
-)
-"""A command that makes a server load a checkpoint. The server's URL and the checkpoint are appended."""
 
 
 @dataclass

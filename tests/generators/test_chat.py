@@ -2,7 +2,6 @@
 
 import copy
 
-from hypothesis import given
 from hypothesis import strategies as st
 from template_families import blank_first
 from toy_llama import tokenizer
@@ -85,10 +84,3 @@ def other_template(template: str | None) -> PreTrainedTokenizerFast:
     changed = copy.deepcopy(tokenizer())
     changed.chat_template = template
     return changed
-
-
-@given(words)
-def test_demonstrated_actions_end_with_the_stop_token(action: str) -> None:
-    ids = CHAT.encode_action(action)
-    assert ids[-1] == STOP
-    assert CHAT.decode(ids) == CHAT.decode(ids[:-1]) == action

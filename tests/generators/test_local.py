@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import make_grouped_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Pause, Sample, SampleRequest, Usage
 from treeagent.generators.local import LocalGenerator
-from treeagent.types import UserError
 
 NEVER = -1
 """A stop id that the model never samples."""
@@ -165,29 +164,6 @@ def test_the_draw_depends_on_its_own_seed_alone() -> None:
     assert all(one != two for one, two in zip(other, together, strict=True))
 
 
-def test_a_full_gpu_halves_the_batch() -> None:
-    """Here the GPU is full at more than two rows. The draws are those of the whole batch."""
-    model = make_model()
-    expected = draw(LocalGenerator(model), PROMPTS, 3, SEEDS)
-
-    def full(rows: int) -> Callable[..., None]:
-        def refuse(module: torch.nn.Module, args: object, kwargs: dict[str, torch.Tensor]) -> None:
-            if len(kwargs["input_ids"]) > rows:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-
-        return refuse
-
-    generator = LocalGenerator(model)
-    handle = model.register_forward_pre_hook(full(2), with_kwargs=True)
-    for one, two in zip(draw(generator, PROMPTS, 3, SEEDS), expected, strict=True):
-        same(one, two)
-    handle.remove()
-    generator = LocalGenerator(model, max_rows=2)
-    model.register_forward_pre_hook(full(0), with_kwargs=True)
-    with pytest.raises(UserError, match="of one prompt's samples"):
-        draw(generator, PROMPTS, 3, SEEDS)
-
-
 def test_samples_follow_the_distribution() -> None:
     """20,000 draws of one token: each frequency within five standard errors."""
     model, prompt = shared_model(), PROMPTS[1]
@@ -221,27 +197,3 @@ def test_no_token_is_read_twice_along_a_path() -> None:
         generated += 18
         assert generator.usage.encoded_tokens - before.encoded_tokens == 1 + len(observation)
     assert generator.usage.generated_tokens == generated
-
-
-@pytest.mark.parametrize("cache_bytes", [0, 20_000, 60_000])
-def test_eviction_changes_nothing_but_the_cost(cache_bytes: int) -> None:
-    """A growing tree of prompts, sampled in any order, with a cache that cannot hold it."""
-    model = shared_model()
-    small, large = LocalGenerator(model, cache_bytes=cache_bytes), LocalGenerator(model)
-    shuffler, prompts = random.Random(7), list(PROMPTS)
-    for step in range(8):
-        chosen = shuffler.sample(prompts, 3)
-        drawn = draw(small, chosen, 2, [step] * 3)
-        for one, two in zip(drawn, draw(large, chosen, 2, [step] * 3), strict=True):
-            same(one, two)
-        assert_plain(model, chosen, drawn)
-        torch.testing.assert_close(small.hidden(chosen), large.hidden(chosen), atol=1e-4, rtol=1e-4)
-        assert small.cache.bytes <= cache_bytes
-        longer = [
-            (*prompt, *samples[0].token_ids, *ids(step, 3)) for prompt, samples in zip(chosen, drawn, strict=True)
-        ]
-        prompts += [prompt for prompt in longer if len(prompt) < 100]
-    assert small.usage.encoded_tokens > large.usage.encoded_tokens
-    small.cache.capacity = 0
-    small.cache.trim()
-    assert small.cache.bytes == 0

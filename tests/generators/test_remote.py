@@ -139,37 +139,8 @@ def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int
     assert re.search(said, second.error) and "\n" not in second.error
 
 
-def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAIServer) -> None:
-    generator = remote(server)
-    for status, said in (
-        (429, "answered 429: not now: lower remote.concurrency"),
-        (401, "set OPENAI_API_KEY"),
-        (404, "answered 404: .*not now.*: correct the url"),
-    ):
-        server.fault = partial(answer_with, status)
-        with pytest.raises(UserError, match=said):
-            draw(generator)
-
-
 def answer_with(status: int, body: Body) -> int:
     return status
-
-
-def test_a_server_that_is_down_is_named() -> None:
-    with pytest.raises(
-        UserError, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
-    ):
-        RemoteGenerator(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", 1.0)
-    with pytest.raises(UserError, match=r"world\.url"):
-        Server(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", "world")
-
-
-def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
-    """Otherwise a run would go on with the weights of the round before."""
-    server.model = "runs/shop/checkpoints/base"
-    assert RemoteGenerator(config(server), "other/place/base", 1.0).model == "runs/shop/checkpoints/base"
-    with pytest.raises(UserError, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
-        RemoteGenerator(config(server), "round-1-dpo", 1.0)
 
 
 def test_log_probabilities_without_the_temperature_are_refused(server: OpenAIServer) -> None:

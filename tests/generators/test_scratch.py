@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from toy_llama import CONFIG, make_model, tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -14,15 +12,7 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.generators.chat import ChatFormat
 from treeagent.types import Message
 
-SPECIAL = set(tokenizer().all_special_tokens)
 CONVERSATION = (Message("system", "Be brief."), Message("user", "a lamp ✂️\n under $9"))
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda words: not any(s in words for s in SPECIAL)))
-def test_any_text_survives(words: str) -> None:
-    ids = tokenizer()(words, add_special_tokens=False)["input_ids"]
-    assert tokenizer().decode(ids) == words
-    assert not set(ids) & set(tokenizer().all_special_ids)
 
 
 @pytest.mark.parametrize("with_head", [False, True])

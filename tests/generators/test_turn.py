@@ -27,22 +27,6 @@ def test_what_is_written_in_react_is_read(thought: str, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "thought", "call"),
-    [
-        ("Thought: a\nAction: b", "a", "b"),
-        ("Action: b", "", "b"),
-        ("  Thought:a  \n\nAction:   b c  \n", "a", "b c"),
-        ("no mark\nAction: b", "no mark", "b"),
-        ("Thought: x\nAction:b", "x", "b"),
-        ("Thought: my last Action: go\nAction: b", "my last Action: go", "b"),
-    ],
-)
-def test_well_formed_steps(text: str, thought: str, call: str) -> None:
-    action = REACT.read(text)
-    assert (action.thought, action.call, action.error) == (thought, call, "")
-
-
-@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "there is no line that starts with 'Action:'"),
@@ -89,15 +73,6 @@ def test_what_is_written_is_read(thought: str, call: str | ToolCall) -> None:
 
 
 marks = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<think>", "</think>"]
-signs = ["{", "}", "[", "]", "\n", " ", '{"name": "a", "arguments": {}}']
-pieces = st.sampled_from([*marks, *signs])
-
-
-@given(text=st.lists(pieces | plain, max_size=8).map("".join))
-def test_any_text_is_an_action(text: str) -> None:
-    action = HERMES.read(text)
-    assert action.text == text
-    assert bool(action.error) != bool(action.call)
 
 
 @given(thought=thoughts, call=tool_calls, data=st.data())
@@ -219,31 +194,3 @@ def test_every_format_passes_the_same_values(schema: dict[str, object], value: o
 
 def tool(name: str, required: list[str], **properties: dict[str, object]) -> ToolSpec:
     return ToolSpec(name, "Do it.", {"type": "object", "properties": properties, "required": required})
-
-
-TEXT: dict[str, object] = {"type": "string"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "line", "said", "arguments"),
-    [
-        (tool("back", []), "- back: Do it.", "back", {}),
-        (
-            tool("add", ["x", "y"], y={"type": "integer"}, x={"type": "integer"}),
-            "- add[x, y]: Do it.",
-            "add[1, 2]",
-            {"x": 1, "y": 2},
-        ),
-        (
-            tool("find", ["thing"], thing=TEXT, least={"type": "integer"}),
-            '- find {"thing": ..., "least": ...}: Do it. {"thing": {"type": "string"}, "least": {"type": "integer"}}',
-            'find {"thing": "lamp", "least": 2}',
-            {"thing": "lamp", "least": 2},
-        ),
-    ],
-)
-def test_react_is_told_each_tool_as_a_text_calls_it(
-    spec: ToolSpec, line: str, said: str, arguments: dict[str, object]
-) -> None:
-    assert line in ReAct().instructions([spec, tool("other", [])]).splitlines()
-    assert as_call(said, [spec]) == ToolCall(spec.name, arguments)

@@ -217,23 +217,6 @@ def test_every_loss_is_the_same_packed_and_not(tokenizer: PreTrainedTokenizerFas
     assert (found - expected).norm() <= 2e-6 * expected.norm()
 
 
-@pytest.mark.parametrize(
-    ("loss_type", "count", "batch_size", "accumulation"),
-    [(loss_type, 10, 3, 4) for loss_type in LOSSES if loss_type != "bnpo"] + [("grpo", 1, 2, 2), ("bnpo", 1, 2, 2)],
-)
-def test_accumulated_packs_make_the_same_step(
-    tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss, count: int, batch_size: int, accumulation: int
-) -> None:
-    """The last of the batches is filled up with rows that train nothing, or is made of such rows alone."""
-    rows = tree_rows(make_model())[:count]
-    whole = GRPOConfig(batch_size=10, loss_type=loss_type, beta=0.1, anchor=0.2)
-    loss, expected = trained(tokenizer, whole, rows, packed=False)
-    parts = replace(whole, batch_size=batch_size, accumulation=accumulation)
-    packed_loss, found = trained(tokenizer, parts, rows)
-    assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
-    assert (found - expected).norm() <= 2e-6 * expected.norm()
-
-
 def state_rows(count: int) -> list[TokenRow]:
     """Rows of a shared beginning, with a value target at their last token and at that of the beginning."""
     shuffler = random.Random(5)

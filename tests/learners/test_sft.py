@@ -8,7 +8,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from treeagent.agent.value_head import ValueHead
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
-from treeagent.views.tokens import TokenRow
 
 ONE_STEP = SFTConfig(max_steps=1, batch_size=8, log_every=1)
 
@@ -37,28 +36,3 @@ def test_value_loss_trains_head_and_policy(model: LlamaForCausalLM, tokenizer: P
     assert seen[-1] < 0.1
     assert not torch.equal(weights(model), before)
     assert not hasattr(model, "value_head")
-
-
-def test_nothing_to_learn_is_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="none of 0 rows has a token"):
-        train_sft(model, tokenizer, [], ONE_STEP)
-    with pytest.raises(ValueError, match="none of 1 rows has a token"):
-        train_sft(model, tokenizer, [TokenRow("t", (3, 4), (True, False), (1,), (1.0,))], ONE_STEP)
-
-
-@pytest.mark.parametrize(("batch", "accumulation"), [(2, 2), (1, 4)])
-def test_accumulated_batches_weigh_the_value_loss_as_one_batch(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, batch: int, accumulation: int
-) -> None:
-    """Only one of four rows has value positions."""
-    first, *others = token_rows(4)
-    rows = [first, *(replace(row, value_positions=(), value_targets=()) for row in others)]
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    norms = []
-    for size, count in ((4, 1), (batch, accumulation)):
-        model.load_state_dict(start)
-        torch.manual_seed(0)
-        config = replace(ONE_STEP, batch_size=size, accumulation=count)
-        result = train_sft(model, tokenizer, rows, config, head=ValueHead(HIDDEN))
-        norms.append([result.metrics[name] for name in ("loss", "grad_norm")])
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)

@@ -13,9 +13,7 @@ import torch
 from tiny import HIDDEN, advantage_rows, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.agent.checkpoint import with_adapter
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Batches, Hooks, TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
@@ -176,20 +174,3 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
-
-
-def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
-    """In bfloat16 most steps are smaller than half of a weight's last digit and would be lost, so weights are float32
-    during training. The result has the dtype of the input. A frozen base model of an adapter stays in bfloat16
-    throughout."""
-    short, long, frozen = make_model().bfloat16(), make_model().bfloat16().float(), make_model().bfloat16()
-    config = SFTConfig(max_steps=20, batch_size=4, learning_rate=1e-4, weight_decay=0.0)
-    train_sft(short, tokenizer, token_rows(10), config)
-    train_sft(long, tokenizer, token_rows(10), config)
-    assert short.dtype == torch.bfloat16
-    torch.testing.assert_close(weights(short), weights(long).bfloat16(), rtol=0, atol=0)
-    adapted, seen = with_adapter(frozen, LoraConfig(rank=2), seed=0), list[torch.dtype]()
-    train_sft(
-        adapted, tokenizer, token_rows(10), config, on_metrics=lambda row: seen.append(frozen.lm_head.weight.dtype)
-    )
-    assert set(seen) == {torch.bfloat16}

@@ -10,7 +10,6 @@ from transformers import LlamaForCausalLM
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
-from treeagent.types import UserError
 from treeagent.views.tokens import TokenRow
 
 
@@ -66,29 +65,3 @@ def test_common_prefixes_are_read_once_and_give_the_same_head(
     assert loss == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(weights(packed), weights(padded), atol=1e-4, rtol=0)
     assert read[0] < 0.5 * read[1]
-
-
-def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausalLM) -> None:
-    model.model.norm.weight.data.fill_(float("nan"))
-    head = ValueHead(HIDDEN)
-    before = weights(head)
-    with pytest.raises(UserError, match="the value loss is nan in epoch 1"):
-        fit_value(model, head, told_rows(20), ValueConfig())
-    assert torch.equal(weights(head), before)
-
-
-def test_a_head_on_log_probabilities_fits_as_one_on_hidden_states_does(model: LlamaForCausalLM) -> None:
-    before = weights(model)
-    head, rows = LogprobHead(HIDDEN), told_rows(80)
-    result = fit_value(model, head, rows, ValueConfig())
-    assert torch.equal(weights(model), before)
-    assert result.held_out_loss < 0.3 < result.constant_loss
-    assert (result.train_positions, result.held_out_positions) == (64, 16)
-    with torch.no_grad():
-        logprobs = model(input_ids=torch.tensor([rows[0].token_ids])).logits[0, -1].log_softmax(-1)
-        told = head.value(logprobs[list(head.token_ids)]).item()
-    assert told == pytest.approx(0.0, abs=0.3)  # the target of the first row
-    tokens, mean = head.token_ids, head.mean.clone()
-    again = fit_value(model, head, rows, ValueConfig(epochs=1))
-    assert head.token_ids == tokens and torch.equal(head.mean, mean)
-    assert again.held_out_loss <= result.held_out_loss + 1e-6

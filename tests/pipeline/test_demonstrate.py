@@ -25,17 +25,6 @@ def texts(tree: Tree) -> list[str]:
     return [edge.action.text for node in tree.nodes() for edge in node.edges]
 
 
-def test_a_demonstration_is_a_chain_that_succeeds() -> None:
-    for task, tree in zip(TASKS, demonstrations(), strict=True):
-        assert (tree.task, tree.error) == (task, "")
-        *inner, last = tree.nodes()
-        assert last.terminated and not last.edges
-        for node in inner:
-            [edge] = node.edges
-            assert (edge.visits, edge.value, edge.prior, edge.action.error) == (1, 1.0, 1.0, "")
-        assert tree.budget.environment_steps == len(inner)
-
-
 def test_tokens_are_those_of_the_conversation() -> None:
     for tree in demonstrations():
         before = [node.state for node in tree.nodes()]

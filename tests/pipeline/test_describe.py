@@ -3,12 +3,12 @@ import io
 from collections.abc import Sequence
 
 import pytest
-from report_sample import ROWS, sample_tree
+from report_sample import ROWS
 
 from treeagent.pipeline.outcomes import Outcome, limits_in_words, limits_met
-from treeagent.pipeline.report.describe import Row, headline, limits, notes
+from treeagent.pipeline.report.describe import Row, limits, notes
 from treeagent.pipeline.report.page import Content, render
-from treeagent.pipeline.report.show import print_results, show_tree
+from treeagent.pipeline.report.show import print_results
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.config import Limits
 from treeagent.search.node import Edge, Node, Tree
@@ -20,25 +20,6 @@ def printed(rows: Sequence[Row], width: int = 200) -> str:
     print_results(rows, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-def test_the_headline_compares_the_best_with_the_start() -> None:
-    assert headline(ROWS) == (
-        "dpo with mcts solves 83.5 % of 200 held-out tasks, base with greedy 41.0 %: +42.5 points; "
-        "the 95 % intervals do not overlap."
-    )
-
-
-FAILED = [
-    {**row, "errors": place, "error": "the server [at x] answered 500" * (place > 0)} for place, row in enumerate(ROWS)
-]
-
-
-def test_errors_are_shown_where_there_are_some() -> None:
-    assert "errors" not in printed([{**row, "errors": 0, "error": ""} for row in ROWS])
-    told = printed(FAILED, width=80)
-    assert "errors" in told and "…" not in told and "base with greedy: 0" not in told
-    assert "dpo with mcts: 3 of 200 episodes failed, the first: the server [at x] answered 500\n" in told
 
 
 def test_what_search_found_is_told_from_what_it_took_and_what_the_policy_solved() -> None:
@@ -90,15 +71,3 @@ def test_the_limits_that_an_episode_met_are_named() -> None:
     assert limits_met(Outcome("a", 1.0, 4, cut_off=True), played, plan, budget) == ()
     [sentence] = limits_in_words({"environment.max_steps": 7, "search.limits": 1}, 8)
     assert sentence.startswith("88% of the episodes were cut off by environment.max_steps: raise it")
-
-
-def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
-    console = Terminal(file=io.StringIO(), width=200)
-    show_tree(sample_tree(), console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert "search[red kettle]   N 5  Q 0.800  P 0.700  V 0.600  r 0.000" in text
-    assert "back   N 0  Q –  P 0.300  untried" in text
-    assert "r 1.000  terminated" in text and "imagined" in text and "malformed: no call in" in text
-    assert "→ 3 found" in text and "6 simulations, 6 environment steps, 120 generated tokens" in text
-    assert "more" not in text  # later lines of an observation

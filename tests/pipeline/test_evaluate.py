@@ -366,18 +366,6 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
 
 
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    [  # Newcombe (1998), table I, method 3
-        (81, 263, 0.2553, 0.3662),
-        (0, 20, 0.0, 0.1611),
-        (20, 20, 0.8389, 1.0),
-    ],
-)
-def test_wilson_interval_known_values(successes: int, trials: int, low: float, high: float) -> None:
-    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
-
-
 def test_summary_by_hand() -> None:
     outcomes = [
         Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100), invalid=1, reasoned=4),

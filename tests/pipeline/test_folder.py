@@ -39,14 +39,6 @@ def test_a_run_keeps_its_config_stages_and_metrics(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_with_something_in_it_needs_resume(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG, resume=False).close()
-    assert refused(tmp_path, resume=False) == (
-        f"{tmp_path} is not empty: pass --resume to continue it, or choose another --out"
-    )
-    Run.create(tmp_path, CONFIG, resume=True).close()
-
-
 def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         run.finish("warm_start", {})
@@ -116,13 +108,3 @@ def test_resuming_drops_a_torn_metric_and_joins_what_was_logged_of_a_step(tmp_pa
         assert run.metrics() == [{"stage": "dpo", "step": 10, "loss": 0.375, "validation": 0.25}]
     for line in (tmp_path / "metrics.jsonl").read_bytes().splitlines():
         orjson.loads(line)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("stages.json", "{"), ("stages.json", "[]"), ("given.json", "{"), ("results.json", "{}")]
-)
-def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, content: str) -> None:
-    with Run.create(tmp_path, CONFIG, resume=False) as run:
-        (tmp_path / name).write_text(content)
-        with pytest.raises(RunError, match=f"{tmp_path}/{name} is damaged: delete it"):
-            (run.stages(), run.recorded_checkpoint("collect"), run.result_rows())

@@ -42,19 +42,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
 
 
-@pytest.mark.parametrize("supported", [True, False])
-def test_updates_compute_in_bfloat16_where_the_gpu_does(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X1")
-    config, told = fit_to_machine(load_config(None, ["policy.device_map=cuda"]))
-    precision = "bfloat16" if supported else "float32"
-    assert config.training.precision == precision and "NVIDIA X1" in told and precision in told
-    config, told = fit_to_machine(load_config(None, ["policy.device_map=cuda", "training.precision=bfloat16"]))
-    assert config.training.precision == "bfloat16" and not told
-    assert fit_to_machine(RunConfig())[0].training.precision == "auto"
-
-
 @pytest.mark.parametrize(
     ("machine", "settings", "chosen"),
     [

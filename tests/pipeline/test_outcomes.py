@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
-from treeagent.cli.app import app
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import Advance
-from treeagent.pipeline.report.describe import is_solved, steps
-from treeagent.search.record import from_record
 from treeagent.store import digest, read_as, shard_names
 
 SETTINGS = [
@@ -117,20 +113,6 @@ def test_an_interrupted_evaluation_plays_no_batch_twice(
     assert not (tmp_path / "run" / "outcomes").exists()
 
 
-def test_every_episode_is_kept_greedy_ones_too(whole: Path) -> None:
-    run = Run.open(whole)
-    assert shard_names(run.episodes) == ["evaluate-toy-greedy", "evaluate-toy-mcts"]
-    for row, name in zip(run.result_rows(), shard_names(run.episodes), strict=True):
-        episodes = list(read_as(from_record, run.episodes, name))
-        assert len({episode.task.id for episode in episodes}) == len(episodes) == row["tasks"]
-        assert sum(len(steps(episode)) for episode in episodes) == row["steps"] * row["tasks"]
-        assert sum(is_solved(episode) for episode in episodes) == row["success"] * row["tasks"]
-        assert all(edge.action.token_ids for episode in episodes for edge in steps(episode))
-    result = CliRunner().invoke(app, ["show", str(whole), "--episodes", "failed"])
-    assert result.exit_code == 0 and result.output.count("7 of 7 episodes failed") == 2
-    assert "there is no line that starts with 'Action:'" in result.output
-
-
 @pytest.mark.parametrize(("environment", "betrays"), [("shop", False), ("treeagent.envs.example:Example", True)])
 def test_a_search_whose_success_an_end_betrays_says_so(
     toy: Path, tmp_path: Path, environment: str, betrays: bool
@@ -142,18 +124,3 @@ def test_a_search_whose_success_an_end_betrays_says_so(
     assert rows["mcts"].get("pass_at_n", False) is betrays
     assert "pass_at_n" not in rows["greedy"]
     assert (rows["mcts"]["found"], "found" in rows["greedy"]) == (0.0, False)
-
-
-@pytest.mark.parametrize("mode", ["greedy", "mcts"])
-def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
-    """The model's context is too short for any task's opening, so every episode fails before its first step."""
-    out, small = tmp_path / "run", checkpoint(tmp_path / "small", 8)
-    settings = [*SETTINGS, 'policy.instructions=""', "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
-    for _ in range(2):
-        result = CliRunner().invoke(app, ["eval", str(small), "--out", str(out), *settings])
-        assert result.exit_code == 2, result.output
-        told = result.stderr.strip().splitlines()[-1]
-        assert told.startswith(f"all 3 episodes of small in mode {mode} failed before their first step")
-        assert "the model's context holds 8" in told and told.endswith("continue with --resume")
-        assert Run.open(out).stages() == {}
-        assert not any((out / name).exists() for name in ("results.json", "outcomes"))

@@ -18,9 +18,3 @@ def test_without_a_terminal_it_writes_plain_lines() -> None:
     assert stream.getvalue().splitlines() == [
         "collect 0/4 0 s", "batch [1] 0/2 0 s", "batch [1] 2/2 0 s", "collect 4/4 0 s simulations/s 12.5",
     ]  # fmt: skip
-
-
-def test_on_a_terminal_it_draws_bars_that_may_nest() -> None:
-    stream = io.StringIO()
-    work(RichProgress(Terminal(file=stream, width=100, force_terminal=True)))
-    assert "collect" in stream.getvalue() and "4/4" in stream.getvalue() and "12.5" in stream.getvalue()

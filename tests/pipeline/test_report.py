@@ -1,12 +1,9 @@
 """RUN/report.html: of hostile content, and of a real run."""
 
 import re
-import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
-from command import treeagent
 from report_sample import HOSTILE, ROWS, TASK, sample_tree
 
 from treeagent.config import RunConfig, dump_config
@@ -54,27 +51,7 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     assert "://" not in shown.sub("", page) and "@import" not in page and "url(" not in page
 
 
-def test_everything_is_on_the_page(page: str) -> None:
-    assert "dpo with mcts solves 83.5 % of 200 held-out tasks" in page
-    for words in ("search[red kettle]", "open(item=3)", "imagined", "untried", "invalid", "simulations = 16"):
-        assert words in page
-    assert "I should look first." in page and "Thank you." in page
-    assert "plateau of 3 &lt; 4 <small>(alarms-2)</small>" in page
-    assert page.index("plateau of 3") < page.index("dpo with mcts solves")
-    assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in page
-
-
 def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page
     assert "<b>red</b>" not in page and "&lt;0.1&gt;" in page
     assert str(TASK.data["answer"]) not in page
-
-
-def test_the_report_of_a_run_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
-    first = (finished_run / "report.html").read_text()
-    assert "One search tree" in first
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    (run / "report.html").unlink()
-    assert treeagent("report", run).returncode == 0
-    assert (run / "report.html").read_text() == first

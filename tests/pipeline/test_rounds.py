@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from command import CONFIG, treeagent
 
-from treeagent.config import RunConfig, load_config
+from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rounds import begin, choose_tasks, names_to_learn_from
+from treeagent.pipeline.rounds import choose_tasks, names_to_learn_from
 from treeagent.store import shard_names
-from treeagent.types import UserError
 
 SMALL = [
     "warm_start.episodes=300",
@@ -35,15 +33,6 @@ def test_tasks_of_widest_spread_are_searched_again() -> None:
     assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1])
     assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [])
     assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1, 3])  # at most the tasks with a spread
-
-
-def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) -> None:
-    config = load_config(CONFIG)
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        begun.finish("warm_start", {})
-        with pytest.raises(UserError, match="leave the checkpoint out"):
-            begin(config, begun, QuietProgress(), tmp_path / "other")
-        assert begun.recorded_checkpoint("start") is None
 
 
 @pytest.fixture(scope="module")
@@ -104,29 +93,3 @@ def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_o
     other = treeagent("update", "dpo", run / "checkpoints" / "round-1-dpo", *command)
     assert other.returncode == 2
     assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
-
-
-def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    done = treeagent(
-        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1", *SMALL,
-        "adapt.rounds=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    why = "round 1 learns nothing by dpo: "
-    assert done.stderr.count(why) == 2, "at once, and after the results"
-    assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
-    assert [sentence.startswith(why) for sentence in Run.open(out).alarms()].count(True) == 1
-    assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
-
-
-def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """Otherwise it would take over the evaluation of this run's own round, hours later."""
-    start = tmp_path / "old" / "checkpoints" / "round-3-grpo"
-    start.mkdir(parents=True)
-    config = load_config(CONFIG)
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        first, again = begin(config, run, QuietProgress(), start), begin(config, run, QuietProgress(), None)
-        assert run.recorded_checkpoint("start") == start
-    assert first == again == run.checkpoints / "start-round-3-grpo"
-    assert first.resolve() == start

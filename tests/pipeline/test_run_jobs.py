@@ -57,13 +57,6 @@ def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> 
         assert sorted(after) == [3, 6]
 
 
-def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
-    with pytest.raises(UserError) as caught:
-        list(run_jobs(refuse, [9, 9], RunConfig(workers=2)))
-    assert str(caught.value) == "9 is too much: take less"
-    assert "in refuse" in caught.value.__notes__[0]
-
-
 def test_a_worker_that_dies_is_told_in_one_sentence_though_what_it_started_lives_on(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=r"ended with exit code -9 .*--resume") as caught:

@@ -93,23 +93,6 @@ def test_shots_of_a_file_are_shown_as_they_are_written(tmp_path: Path) -> None:
     assert prompt == f"{said}<|user|>go<|end|><|assistant|>"
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("", "holds no demonstration"),
-        ("{", "line 1 of .* is no demonstration"),
-        (json.dumps(talk("a", "b")) + "\n" + json.dumps(talk("a", "b", first=1)), "line 2 .* by assistant, user"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_file_that_holds_no_demonstrations_is_refused(tmp_path: Path, content: object, reason: str) -> None:
-    file = tmp_path / "shots.jsonl"
-    if content is not None:
-        file.write_bytes(content if isinstance(content, bytes) else str(content).encode())
-    with pytest.raises(UserError, match=reason):
-        read_shots(file)
-
-
 def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base: Path, tmp_path: Path) -> None:
     wanted = config("policy.shots=2", "policy.instructions=Be brief.")
     search_batch(SearchJob(wanted, base, "collect", 0, [0, 1], tmp_path), lambda event: None)

@@ -107,13 +107,6 @@ def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None
     assert "is of environment 'shop' with options" in other.stderr.replace("\n", " ")
 
 
-def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
-    again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
-    assert again.returncode == 2
-    assert "world.reasoning changed" in again.stderr.replace("\n", " ")
-    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # it is already done
-
-
 def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
     """Small games with equal prompts start alike. An observation specific to one game is held out with that game
     only."""

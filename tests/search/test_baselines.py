@@ -170,29 +170,6 @@ def test_an_environment_that_fails_to_reset_costs_its_own_tree_only(method: str)
     assert digest(sound) == digest(alone)
 
 
-class ShortSighted(TablePolicy):
-    """A policy that cannot read a conversation of more than ``limit`` messages."""
-
-    limit = 3
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        drawn = await super().propose(states, count, seeds)
-        return [
-            proposal if len(state.messages) <= self.limit else Proposal((), (), "too long")
-            for state, proposal in zip(states, drawn, strict=True)
-        ]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_state_that_cannot_be_read_is_an_end(method: str) -> None:
-    [tree] = searched(limited(method, 30), ShortSighted(WORDS), Maze(0.0, 0.0), HashValue())
-    assert not tree.error
-    assert max(len(path) for path, _ in tree.walk()) == 2
-    assert any(node.truncated for path, node in tree.walk() if len(path) == 2)
-    assert not any(node.truncated for path, node in tree.walk() if len(path) < 2)
-    assert tree.root.visits == tree.budget.simulations
-
-
 def test_every_state_of_a_chain_can_be_estimated_once() -> None:
     """As GAE requires. Nothing else about a chain changes."""
     settings = SearchConfig(method="best_of_n", limits=Limits(simulations=24), options={"estimate_all": True})

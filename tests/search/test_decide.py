@@ -6,7 +6,7 @@ import pytest
 from toy_search import act, begin, task
 
 from treeagent.search.decide import Decision, best_path, most_visited_path
-from treeagent.search.node import Edge, Node, Tree, mean_logprob
+from treeagent.search.node import Edge, Node, Tree
 
 
 def edge(name: str, visits: int, q: float, *below: Edge, reward: float | None = 0.0, prior: float = 0.1) -> Edge:
@@ -49,16 +49,6 @@ def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
     assert names(best_path(grown, "value")) == "ab"
 
 
-def test_a_dead_end_of_unknown_worth_is_nowhere_to_go() -> None:
-    """It has no visits, and nothing shows that it is better than what was tried."""
-    nobody_knows = ends("u", 0, 0.0, truncated=True)
-    assert nobody_knows.child is not None
-    nobody_knows.child.unknown, nobody_knows.reward = True, None
-    assert names(best_path(tree(edge("a", 7, 0.5), nobody_knows), "leaf")) == "a"
-    assert names(best_path(tree(ends("b", 1, -1.0), nobody_knows), "leaf")) == "b"
-    assert best_path(tree(nobody_knows), "leaf") == []
-
-
 def test_a_withheld_end_counts_by_its_estimate() -> None:
     grown = tree(ends("a", 1, 0.5), ends("b", 1, 0.0))
     last = grown.root.edges[1]
@@ -92,9 +82,3 @@ def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likeli
     assert names(best_path(grown, "leaf")) == "bc"
     assert names(best_path(grown, "leaf", likelihood_weight=0.04)) == "bc"  # 0.85 - 0.08 against 0.80 - 0.04
     assert names(best_path(grown, "leaf", likelihood_weight=0.06)) == "a"  # 0.85 - 0.12 against 0.80 - 0.06
-
-
-def test_a_thought_is_a_part_of_its_turn() -> None:
-    thought = edge("t", 1, 0.5, ends("c", 1, 0.5))
-    thought.action = replace(thought.action, call="")
-    assert thought.thought and mean_logprob([thought, *thought.child.edges]) == -2  # type: ignore[union-attr]

@@ -4,8 +4,6 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from toy_search import AllPolicy, Corridor, act, begin, counted, task
 
 from treeagent.search.config import SearchConfig
@@ -13,7 +11,6 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
-    exploration_at_depth,
     exploration_rate,
     new_action_value,
     puct_scores,
@@ -42,11 +39,6 @@ def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> 
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
     return Search(AllPolicy(), Corridor(), config).scores(growth, here, edges, config.options.get("c_init", 1.0))
-
-
-def test_deep_trees_explore_less_at_each_state() -> None:
-    """64 simulations: sqrt(64) / (2 * 16) = 1/4, and 8 / 8 = 1 at depth 4. Shallower trees keep c_init."""
-    assert [exploration_at_depth(2.0, 64, depth) for depth in (0, 1, 4, 16)] == [2.0, 2.0, 2.0, 0.5]
 
 
 def test_selection_follows_the_formula() -> None:
@@ -80,12 +72,6 @@ def test_simulations_in_flight_count_as_visits() -> None:
     assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8], abs=3e-4)
     assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.8635, 0.8162], abs=3e-4)
     assert scores(config, two_edges(3), 0.0, 1.0) == pytest.approx([0.8165, 0.8464], abs=3e-4)
-
-
-def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
-    tried, untried = Edge(act("a"), 0.01, visits=1, child=node()), Edge(act("b"), 0.99, in_flight=1)
-    assert selected(SearchConfig(), [tried, untried], 0.0, 1.0) is tried
-    assert selected(SearchConfig(), [untried], 0.0, 1.0) is None
 
 
 def test_values_before_the_first_visit_by_hand() -> None:
@@ -195,24 +181,3 @@ def test_equal_tool_calls_are_one_edge() -> None:
     two = Action("other words", ToolCall("open", {"item": 3}), token_ids=(2,), logprobs=(-2.0,))
     three = Action("third words", ToolCall("open", {"item": 4}), token_ids=(3,), logprobs=(-2.0,))
     assert [edge.action for edge in merged(one, two, three)] == [one, three]
-
-
-def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
-    """Drawn 3, 2 and 1 times of 6. Two of the texts are thoughts before the same call."""
-    often, also, rare = Action("x\na", "a"), Action("y\na", "a"), Action("b", "b")
-    drawn = [often, often, rare, also, often, also]
-    assert [edge.prior for edge in merged(*drawn)] == pytest.approx([5 / 6, 1 / 6])
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.floats(-800, 0)), min_size=1))
-def test_priors_are_a_distribution(drawn: list[tuple[str, str, float]]) -> None:
-    actions = [act(call, logprob, text=call + thought) for call, thought, logprob in drawn]
-    edges, new = sampled_edges(actions)
-    assert 0 <= new <= 1
-    assert all(edge.prior >= 0 for edge in edges)
-    assert sum(edge.prior for edge in edges) + new == pytest.approx(1.0)
-    assert sum(edge.prior for edge in merged(*actions)) == pytest.approx(1.0)
-    assert {edge.action.call for edge in edges} == {call for call, _, _ in drawn}
-    for edge in edges:
-        same = [action.logprob for action in actions if action.call == edge.action.call]
-        assert edge.action.logprob == max(same)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from toy_search import AllPolicy, after, begin, calls, grow
 
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Node, Tree
-from treeagent.types import Action, Estimate, State, Task, Transition, UserError
+from treeagent.types import Action, Estimate, State, Task, Transition
 
 
 class Hall:
@@ -63,12 +62,3 @@ def test_nothing_grows_beyond_a_repeated_state() -> None:
         assert not (node.repeat and node.edges)
         assert node.value == (0.0 if node.repeat else 0.9) or node.ended
     assert not any(state is node.state for node in repeats(tree) for state in value.estimated)
-
-
-def test_an_environment_without_keys_is_refused() -> None:
-    class Nameless(Hall):
-        async def reset(self, task: Task) -> State:
-            return replace(await super().reset(task), place=None)
-
-    with pytest.raises(UserError, match="prune_repeats"):
-        grow(POLICY, Nameless(), config(prune=True), Sure())

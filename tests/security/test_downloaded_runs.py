@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from command import treeagent
 
-from treeagent.config import RunConfig
 from treeagent.envs import make_env
-from treeagent.pipeline.folder import Run
 from treeagent.types import UserError
 
 SETTINGS: list[tuple[str, object]] = [
@@ -87,13 +85,3 @@ def test_only_what_makes_an_environment_is_called(name: str, tmp_path: Path, mon
     with pytest.raises(UserError, match=name):
         make_env(name, options)
     assert not (tmp_path / "ran").exists()
-
-
-DAMAGED = ["", "[]", '{"collect": 5}', "[" * 5000]
-
-
-@pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_stages_file_is_one_sentence(tmp_path: Path, content: str) -> None:
-    Run.create(tmp_path / "run", RunConfig(), resume=False).close()
-    (tmp_path / "run" / "stages.json").write_text(content)
-    assert "stages.json" in refused("show", tmp_path / "run")

@@ -9,7 +9,7 @@ import traceback
 import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -18,8 +18,6 @@ from command import Ended, treeagent
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.progress import RichProgress
-from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
@@ -132,23 +130,6 @@ def print_by_other_ways() -> None:
     handler.emit(logging.LogRecord("library", logging.ERROR, "file.py", 1, attack("log"), None, None))
 
 
-def test_what_others_print_above_bars_is_visible() -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream):
-        progress = RichProgress(Terminal(stderr=True, width=400, force_terminal=True))
-        with progress.track(attack("work"), 1) as advance:
-            print(attack("printed"))
-            print(attack("begun"), end="", file=sys.stderr, flush=True)
-            progress.warn(attack("warned"))
-            advance(1, {attack("figure"): attack("live")})
-        assert sys.stderr is stream
-    shown = stream.getvalue()
-    for field in ("work", "printed", "begun", "warned", "figure", "live"):
-        assert rf"{field}\x1b[2J" in shown
-    for order in ("\x1b[2J\x1b]", "\x1b]", "\x07", "\x9b", "\x08", "\u202e", "\u200b", "\u3164"):
-        assert order not in shown
-
-
 MAIN = "from treeagent.__main__ import main; main()"
 
 
@@ -156,17 +137,3 @@ def process(words: str) -> subprocess.CompletedProcess[str]:
     """Run a shell script in which ``treeagent`` is the command line. The last line of its output is the exit code."""
     script = f'treeagent() {{ {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} "$@"; }}\n{words}'
     return subprocess.run(["bash", "-c", script], capture_output=True, encoding="latin-1")
-
-
-def test_output_that_cannot_be_written_is_one_sentence() -> None:
-    ended = process("treeagent recipes > /dev/full")
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "No space left on device" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [("treeagent show nowhere 2> /dev/full", 2), ("set -o pipefail; treeagent recipes | true", 1)],
-)
-def test_where_nobody_reads_nothing_is_said(words: str, code: int) -> None:
-    ended = process(words)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")

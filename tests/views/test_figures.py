@@ -1,12 +1,12 @@
 """Figures of a policy's trees, and the alarms raised by their course, by hand."""
 
 import pytest
-from hand_trees import edge, hand_tree, node
+from hand_trees import hand_tree, node
 
 from treeagent.pipeline.alarms import alarms, training_alarms
 from treeagent.search.node import Tree
 from treeagent.types import Task
-from treeagent.views.figures import repetition, return_spread, tree_figures
+from treeagent.views.figures import return_spread, tree_figures
 
 GOOD = {
     "success": 0.5,
@@ -42,19 +42,6 @@ def test_a_tree_that_finished_nothing_counts_as_no_success_and_no_spread() -> No
     assert figures["success"] == 0.5 and figures["failed"] == 0.5
     assert figures["reward"] == 0.5  # a mean over paths; the bare tree has none
     assert return_spread(bare) == 0.0
-
-
-def test_repetition_is_of_three_tokens_said_before_on_the_path() -> None:
-    first, again = edge("a", (1, 2, 3, 4), 1, 0, None), edge("b", (1, 2, 3, 9), 1, 0, None)
-    assert repetition([first, again]) == 0.25  # 123 is repeated among 123, 234, 123, 239
-    assert repetition([first]) == 0.0
-    assert repetition([edge("c", (5, 5, 5, 5, 5), 1, 0, None)]) == pytest.approx(2 / 3)
-    assert repetition([]) == 0.0
-
-
-def test_a_steady_course_raises_no_alarm() -> None:
-    assert alarms([GOOD]) == []
-    assert alarms([GOOD, GOOD | {"reward": 0.7, "entropy": 0.9}]) == []
 
 
 @pytest.mark.parametrize(
@@ -100,11 +87,3 @@ def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) ->
 def test_an_update_that_loses_half_of_its_success_collapses(validations: list[float], warned: bool) -> None:
     rows = [{"step": float(step), "validation": score} for step, score in enumerate(validations)]
     assert [sentence.split(":")[0] for sentence in training_alarms(rows)] == ["collapse"] * warned
-
-
-def test_signs_of_one_update() -> None:
-    calm = [{"grad_norm": 1.0, "kl": 0.01, "clip_ratio/region_mean": 0.05}] * 5
-    assert training_alarms(calm) == []
-    wild = [*calm, {"grad_norm": 50.0, "kl": 2.0, "clip_ratio/region_mean": 2.0}]
-    assert [sentence.split(":")[0] for sentence in training_alarms(wild)] == ["clipping", "distance"]
-    assert training_alarms([]) == []

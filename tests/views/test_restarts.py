@@ -16,7 +16,6 @@ from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.policy import PolicyTargetConfig, policy_rows
 from treeagent.views.tokens import TokenRow
-from treeagent.views.values import ValueTargetConfig, value_rows
 
 TRAJECTORY = PairConfig(rule="trajectory")
 
@@ -44,40 +43,6 @@ def test_imitation_by_hand() -> None:
     assert (before.value_positions, before.value_targets) == ((1, 5), (1.0, 1.0))
     assert (behind.token_ids, spelt(behind.mask)) == ((60, 61, 31, 40), "--+-")
     assert (behind.value_positions, behind.value_targets) == ((1, 3), (1.0, 1.0))
-
-
-def test_targets_by_hand() -> None:
-    tree = restarted_tree()
-    values = [(row.token_ids, row.value_positions, row.value_targets) for row in value_rows(tree, ValueTargetConfig())]
-    assert values == [
-        ((1, 2, 10, 11, 20, 21, 30), (1, 5), (1.0, 1.0)),
-        ((60, 61, 31, 40), (1, 3), (1.0, 1.0)),
-        ((60, 61, 32, 33, 41), (4,), (0.0,)),
-        ((1, 2, 13, 23), (3,), (0.0,)),
-    ]
-
-
-def test_advantages_by_hand() -> None:
-    """At the root A has 1/2 - 1/4. B has no sibling."""
-    tree = restarted_tree()
-    rows = [
-        (row.prompt_ids, row.completion_ids, row.advantages, row.logprobs)
-        for row in advantage_rows(tree, advantages([tree], AdvantageConfig()))
-    ]
-    assert rows == [
-        ((1, 2), (10, 11), (0.25, 0.25), (-0.1, -0.11)),
-        ((60, 61), (31,), (0.5,), (-0.31,)),
-        ((60, 61), (32, 33), (-0.5, -0.5), (-0.32, -0.33)),
-        ((1, 2), (13,), (-0.25,), (-0.13,)),
-    ]
-
-
-def test_pairs_by_hand() -> None:
-    found = preference_pairs(restarted_tree(), PairConfig())
-    assert [(pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids, pair.margin) for pair in found] == [
-        ((1, 2), (10, 11), (13,), 0.5),
-        ((60, 61), (31,), (32, 33), 1.0),
-    ]
 
 
 def test_pairs_of_whole_paths_want_one_prompt() -> None:

@@ -10,8 +10,6 @@ from treeagent.search.node import Tree
 from treeagent.views.signal import (
     ValueSignal,
     auc,
-    separation,
-    signal_figures,
     value_signal,
 )
 
@@ -48,38 +46,6 @@ def test_the_signal_of_a_tree_by_hand() -> None:
         # 0.9 against 0.3, 0.6 and 0.5. Among siblings, only the win and the loss below A differ.
         ValueSignal("ends", 4, 1, 1.0, near((0.9 - 1.4 / 3) / (0.14 / 9 / 2) ** 0.5), 1.0, 1),
     ]
-
-
-def test_as_metrics_only_what_is_known_is_told() -> None:
-    figures = signal_figures(value_signal([tree_of_four()]))
-    assert [(name, round(value, 3)) for name, value in figures.items()] == [
-        ("value_auc", 0.625),
-        ("value_separation", 0.632),
-        ("value_siblings", 0.75),
-        ("value_auc_ends", 1.0),
-        ("value_separation_ends", 4.914),
-        ("value_siblings_ends", 1.0),
-    ]
-    lost = Tree(TASK, 0, node((1,), edge("A", (2,), 1, 0.0, node((3,), end="terminated"))))
-    assert signal_figures(value_signal([lost])) == signal_figures([]) == {}
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "area", "apart"),
-    [
-        ([3.0], [1.0, 2.0], 1.0, 1.5 / (0.25 / 2) ** 0.5),
-        ([1.0], [2.0, 2.0], 0.0, None),  # no variance within either kind
-        ([0.5, 0.5], [0.5], 0.5, None),
-        ([1.0, 3.0], [2.0, 4.0], 0.25, -1.0),
-        ([1.0], [], None, None),
-        ([], [1.0], None, None),
-    ],
-)
-def test_area_and_separation_by_hand(
-    good: list[float], bad: list[float], area: float | None, apart: float | None
-) -> None:
-    assert auc(good, bad) == area
-    assert separation(good, bad) == (apart if apart is None else pytest.approx(apart))
 
 
 def test_the_area_by_ranks_is_the_share_of_pairs() -> None:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from shop_steps import PAGE, RESULTS, shop, shop_steps
+from shop_steps import PAGE, RESULTS, shop_steps
 
-from treeagent.envs import EnvDynamics
 from treeagent.generators.turn import ReAct, make_grammar
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel
@@ -82,17 +81,6 @@ def test_an_unreadable_answer_is_counted_and_worth_nobody_knows_what(call: str) 
     assert (transition.truncated, transition.invalid, transition.terminated) == (True, True, False)
     assert transition.state.messages[-1].content.startswith("Unanswered: ")
     assert transition.error
-
-
-def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment() -> None:
-    made, malformed = model(), ReAct().read("hello")
-    env = EnvDynamics(shop(), max_steps=5)
-    real = asyncio.run(env.step(asyncio.run(env.reset(shop().tasks("train", 1)[0])), malformed))
-    imagined = asyncio.run(made.step(START, malformed))
-    assert imagined.state.messages[-1] == real.state.messages[-1]
-    assert (imagined.invalid, imagined.reward, imagined.error) == (real.invalid, real.reward, "")
-    assert isinstance(made.writer, Script) and not made.writer.asked
-    assert imagined.origin == "imagined"
 
 
 def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:

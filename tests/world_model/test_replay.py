@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shop_steps import PAGE, RESULTS, OpenBuffer, experience, shop_steps
+from shop_steps import PAGE, OpenBuffer, experience
 
 from treeagent.types import Message, UserError
 from treeagent.world_model import replay
-from treeagent.world_model.replay import Vectors, embed
+from treeagent.world_model.replay import Vectors
 from treeagent.world_model.transition import Experience
 
 
@@ -52,28 +52,6 @@ def test_the_same_step_is_kept_once_whoever_adds_it(open_buffer: OpenBuffer) -> 
     assert buffer.add([one]) == 0
     assert open_buffer().add([one]) == 0
     assert len(buffer) == 2
-
-
-def test_rows_come_back_equal(open_buffer: OpenBuffer) -> None:
-    steps = shop_steps(30)
-    imagined = [replace(one, observation=one.observation + "!", origin="imagined") for one in steps[:5]]
-    buffer = open_buffer()
-    assert buffer.add(iter([*steps, *imagined])) == len(steps) + 5
-    assert list(buffer.experiences()) == [*steps, *imagined]
-
-
-def test_what_opened_the_same_line_is_near() -> None:
-    """Near: another label in another list that opens the same thing. Less near: the same label that opens something
-    else."""
-    other_list = "1 old lamp $3\n2 red lamp $9\n3 green chair $30"
-    opens, alike, unlike = embed(
-        [
-            (experience("search[a]", RESULTS, "click[1]").history, "click[1]"),
-            (experience("search[a]", other_list, "click[2]").history, "click[2]"),
-            (experience("search[a]", other_list, "click[1]").history, "click[1]"),
-        ],
-    )
-    assert opens @ alike > opens @ unlike
 
 
 ADDER = """

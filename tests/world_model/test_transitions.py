@@ -44,19 +44,6 @@ def test_steps_by_hand() -> None:
     assert (first.kind, second.kind, second.seen) == ("search", "click", "1 lamp $9")
 
 
-def test_a_thought_of_its_own_is_no_step() -> None:
-    root = Node(State(TASK, (OPENING,)))
-    begun = State(TASK, (OPENING, Message("assistant", "Thought: look\nAction:", (1,), partial=True)))
-    thought = Edge(Action("Thought: look\nAction:", "", "look"), 1.0, 1, 0.0, 0.0, Node(begun))
-    assert thought.child is not None
-    whole = Message("assistant", "Thought: look\nAction: search[lamp]")
-    after = Node(State(TASK, (OPENING, whole, Message("user", "1 lamp $9"))))
-    thought.child.edges = [Edge(Action(" search[lamp]", "search[lamp]"), 1.0, 1, 0.0, 0.0, after)]
-    root.edges = [thought]
-    (one,) = transitions(Tree(TASK, 0, root))
-    assert (one.action, one.observation, one.depth, len(one.history)) == ("search[lamp]", "1 lamp $9", 0, 2)
-
-
 def random_tree(shuffler: random.Random) -> Tree:
     """Three levels of up to three siblings, some of them untried. All calls differ."""
 

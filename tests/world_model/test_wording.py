@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience
 
 from treeagent.types import Message
-from treeagent.world_model.trace import argument, target_line, trace
+from treeagent.world_model.trace import trace
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording
 
@@ -60,36 +60,6 @@ def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() 
         f"A similar step.\nBefore: search page\nAction: click[1]\nOutcome: continues, reward 0\nObservation: {PAGE}\n\n"
         f"search page\nAction: search[lamp]\n{RESULTS}\nTask: find a red lamp under $10\nAction: click[1]"
     )
-
-
-def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_its_answers() -> None:
-    one, near = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE), experience("click[1]", answer=PAGE)
-    system, before, answer, asked = Wording().prompt(one.history, one.action, [near])
-    assert [message.role for message in (system, before, answer, asked)] == ["system", "user", "assistant", "user"]
-    assert before.content == "Before: search page\nAction: click[1]"
-    assert Wording().read(answer.content) == Answer(PAGE, why="names nothing shown . new")
-    assert asked == BARE.prompt(one.history, one.action)[0]
-
-
-def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:
-    one = experience("search[lamp]", RESULTS, "click[1]", PAGE, "click[back]", answer=RESULTS)
-    forms = [Wording(instructions="", observations=count) for count in (1, 2)]
-    shown = [form.prompt(one.history, one.action)[0].content for form in forms]
-    told = f"Task: {one.history[0].content}\nAction: click[back]"
-    assert shown[0] == f"{PAGE}\n{told}"
-    assert shown[1] == f"{RESULTS}\nAction: click[1]\n{PAGE}\n{told}"
-    assert "again 1 red lamp $9" in BARE.target(one)
-    assert "again" not in Wording(instructions="", observations=1).target(one)
-
-
-def test_what_an_action_names() -> None:
-    assert target_line(RESULTS, "click[2]") == "2 blue lamp $7"
-    assert target_line(RESULTS, "click[next >]") == "next >"
-    assert target_line(PAGE, "click[pink]") == "color: Red/Pink"
-    assert target_line(PAGE, 'choose {"option":"pink"}') == "color: Red/Pink"
-    assert target_line(RESULTS, "click[3]") == target_line(RESULTS, "back") == target_line("", "click[1]") == ""
-    assert argument("take red lamp") == "red lamp"
-    assert argument("find-item[red lamp]") == "red lamp"
 
 
 def test_traces_by_hand() -> None:

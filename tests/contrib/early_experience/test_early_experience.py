@@ -2,15 +2,12 @@
 either."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from command import treeagent
-from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
+from hand_trees import edges, hand_tree, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
-from test_restarts import restarted_tree, spelt
 
 from treeagent.contrib.early_experience.rows import Reflection, reflection_rows, reflections, world_rows
 from treeagent.generators.turn import ReAct
@@ -45,16 +42,6 @@ def test_world_rows_by_hand() -> None:
             ((1, 2, 12, 22, 33, 42), "---+-+"),
             ((1, 2, 13, 23), "---+"),
         ]
-    ]
-
-
-def test_an_answer_behind_which_the_prompt_starts_anew_is_left_out() -> None:
-    rows = [(row.token_ids, spelt(row.mask)) for row in world_rows(restarted_tree())]
-    assert rows == [
-        ((1, 2, 10, 11, 20, 21, 30), "----++-"),
-        ((60, 61, 31, 40), "---+"),
-        ((60, 61, 32, 33, 41), "----+"),
-        ((1, 2, 13, 23), "---+"),
     ]
 
 
@@ -121,49 +108,6 @@ def test_reflections_by_hand() -> None:
     assert good.action.thought == "1 fits"
 
 
-def test_no_reflection_praises_a_refused_call() -> None:
-    """A chain continued after a refused call and won; the other call lost."""
-    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
-    refused = step(tree, (), "Action: jump", "you cannot jump")
-    step(tree, refused, "Action: buy", "order placed", reward=1.0)
-    step(tree, (), "Action: leave", "bye", reward=0.0)
-    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
-    assert refused[0].child is not None
-    refused[0].child.invalid = True
-    assert list(reflections(tree, 1.0, ReAct())) == []
-
-
-def test_reflections_need_the_least_return() -> None:
-    tree = shop()
-    for each in edges(tree):
-        each.reward = 0.5 if each.reward else 0.0
-    assert list(reflections(tree, 1.0, ReAct())) == []
-    [sooner] = reflections(tree, ANY, ReAct())
-    assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
-
-
-def test_actions_without_a_known_end_are_not_compared() -> None:
-    """An open end, an imagined one, a malformed turn, an equal call, and an equal outcome."""
-    for change in ("open", "imagined", "malformed", "equal call", "equal outcome"):
-        tree = shop()
-        bad, good = tree.root.edges
-        assert bad.child is not None and good.child is not None
-        bad.child.edges.clear()
-        match change:
-            case "imagined":
-                step(tree, (bad,), "Action: buy", "order placed", reward=0.5)
-                bad.child.origin = "imagined"
-            case "malformed":
-                bad.child.terminated = True
-                bad.action = ReAct().read("Action: one\nAction: two")
-            case "equal call":
-                bad.child.terminated = True
-                bad.action = replace(good.action, thought="other")
-            case "equal outcome":
-                step(tree, (bad,), "Action: buy", "order placed", reward=1.0)
-        assert list(reflections(tree, ANY, ReAct())) == [], change
-
-
 @given(trees)
 def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tree) -> None:
     for row in reflection_rows(tree, ANY, ReAct(), encode):
@@ -175,16 +119,6 @@ def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tr
         assert here is not None
         [chosen] = [each for each in here.edges if each.action.call == ReAct().read(one.turn).call]
         assert chosen.child is not None and chosen.child.origin == "real"
-
-
-@pytest.mark.parametrize("end", ["", "truncated"])
-def test_a_limit_is_an_end_without_reward(end: str) -> None:
-    """The value of its last state is an estimate and does not count."""
-    limit = edge("far", (3,), 1, 2.0, node((4,), value=2.0, end=end), 0.0)
-    tree = Tree(TASK, 0, node((1,), limit, edge("win", (5,), 1, 1.0, node((6,), end="terminated"), 1.0)))
-    for each in edges(tree):
-        each.action = replace(each.action, text=f"Action: {each.action.text}")
-    assert len(list(reflections(tree, ANY, ReAct()))) == (1 if end else 0)
 
 
 def test_the_command_trains_the_policy_that_searched(finished_run: Path, tmp_path: Path) -> None:

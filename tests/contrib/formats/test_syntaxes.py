@@ -171,20 +171,3 @@ def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, 
     ids = ids_of(chat, grammar.write(thought, call))
     assert may_be_drawn(form(format, name), chat, ids)
     assert grammar.read(chat.decode(ids)).call == call
-
-
-@pytest.mark.parametrize(
-    ("format", "name", "text"),
-    [
-        ("llama", "llama3", 'So: {"name": "go", "parameters": {"where": "north", "steps": 1}}'),
-        ("mistral", "mistral", '[TOOL_CALLS] [{"name": "go", "arguments": {"where": "north", "steps": 10}}]'),
-        ("mistral", "mistral", "[TOOL_CALLS]fly[ARGS]{}"),
-        ("tags", "qwen35", '<tool_call>\n{"name": "say", "arguments": {"words": ""}}\n</tool_call>'),
-        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "north"}))),
-        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "west", "steps": 1}))),
-        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "north", "steps": "one"}))),
-    ],
-)
-def test_what_is_malformed_cannot(format: str, name: str, text: str) -> None:
-    chat, _ = talk(format, name)
-    assert not may_be_drawn(form(format, name), chat, ids_of(chat, text))

@@ -111,18 +111,6 @@ def test_a_file_becomes_the_model_that_it_was_made_of(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_quantised_weights_are_written_unquantised(tmp_path: Path) -> None:
-    file = written(tmp_path / "toy.gguf", kind=gguf.GGMLQuantizationType.Q8_0)
-    whole = load_checkpoint(import_gguf(file, tmp_path / "out")).model
-    assert whole.dtype == torch.float32
-    apart = (logits(whole) - logits(toy())).abs().max()
-    assert 0 < apart < 0.05
-    half = load_checkpoint(import_gguf(file, tmp_path / "half", "bfloat16")).model
-    assert half.dtype == torch.bfloat16
-    for name, weight in half.state_dict().items():
-        assert torch.equal(weight, whole.state_dict()[name].bfloat16())
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4000])
 

@@ -2,25 +2,18 @@
 state."""
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from command import treeagent
 from faulty_envs import Stairs, WordsPolicy, stairs_task
 
-from treeagent.contrib.guards.approval import Answer, Approval, ApprovedEnv, Request, answer, ask, waiting
+from treeagent.contrib.guards.approval import Answer, Approval, ApprovedEnv, Request, answer, waiting
 from treeagent.contrib.guards.shield import FORBIDDEN
-from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs import EnvDynamics
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
-from treeagent.types import ToolCall
-
-REQUEST = Request("stairs-1", "climb", "0", "stair 0", "up")
 
 
 def held(folder: Path, seconds: float = 20.0) -> ApprovedEnv:
@@ -66,15 +59,6 @@ def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
     assert [again.step("up")[0], again.step("up")[0]] == ["stair 1", FORBIDDEN + "ada said no: too high"]
 
 
-def test_a_request_names_the_arguments_so_that_one_approval_is_for_one_call(tmp_path: Path) -> None:
-    env = ApprovedEnv(ToolboxEnv(), Approval(("^add",), str(tmp_path), 0.01))
-    env.reset(options={"task": env.tasks("train", 1)[0]})
-    for call in (ToolCall("add", {"x": 1, "y": True}), ToolCall("add", {"x": 1, "z": True})):
-        env.step(call)
-    asked = [json.loads(path.read_text())["call"] for path in tmp_path.glob("*.ask.json")]
-    assert sorted(asked) == ['add {"x": 1, "y": true}', 'add {"x": 1, "z": true}']
-
-
 def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:
     """The person only approves going up from the ground; every path is replayed from the start."""
     env = ApprovedEnv(Stairs("none"), Approval(("^up$",), str(tmp_path), 20))
@@ -95,16 +79,3 @@ def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp
     }
     assert len(list(tmp_path.glob("*.ask.json"))) == len(states) == 4 < len(allowed)
     person.join()
-
-
-@pytest.mark.parametrize("said, expected", [("what\ny\n", None), ("n too steep\n", "ada said no: too steep")])
-def test_a_terminal_answers(tmp_path: Path, said: str, expected: str | None) -> None:
-    found: list[str | None] = []
-    asking = threading.Thread(target=lambda: found.append(ask(tmp_path, REQUEST, 20)))
-    asking.start()
-    while not any(waiting(tmp_path)):
-        time.sleep(0.01)
-    done = treeagent("approve", tmp_path, "--who", "ada", "--once", given=said)
-    asking.join()
-    assert (done.returncode, found) == (0, [expected])
-    assert "stairs-1" in done.stdout and "up" in done.stdout

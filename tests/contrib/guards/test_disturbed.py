@@ -52,13 +52,6 @@ def test_a_demonstrator_succeeds_as_it_did(kind: Disturbance) -> None:
         assert env.verify() == 1
 
 
-def test_tools_are_renamed_permuted_and_joined_by_needless_ones() -> None:
-    names = [tool.name for tool in shop().tools()]
-    assert [tool.name for tool in disturbed(shop(), "renamed tools").tools()] == [f"{name}_v2" for name in names]
-    assert [tool.name for tool in disturbed(shop(), "permuted tools").tools()] == [*names[1:], names[0]]
-    assert {tool.name for tool in disturbed(shop(), "needless tools").tools()} > set(names)
-
-
 def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
     env = disturbed(Stairs(), "failing tools")
     assert env.stochastic

@@ -3,13 +3,12 @@
 from functools import lru_cache
 
 import pytest
-from faulty_envs import STAIRS, Stairs, stairs_task
+from faulty_envs import Stairs, stairs_task
 
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
-from treeagent.contrib.worlds.toolbox import ToolboxEnv
-from treeagent.envs import Env, Forkable, wrap
+from treeagent.envs import Env, Forkable
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.types import ToolCall, UserError
+from treeagent.types import ToolCall
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
 
@@ -17,12 +16,6 @@ NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
 @lru_cache
 def shop() -> ShopEnv:
     return ShopEnv(ShopOptions(products=200))
-
-
-def no_boots(call: str | ToolCall) -> str | None:
-    """A predicate as users write it."""
-    boots = isinstance(call, ToolCall) and call.name == "search" and "boot" in str(call.arguments["query"])
-    return "no boots here" if boots else None
 
 
 def climb(env: Env, *calls: str | ToolCall) -> list[str]:
@@ -69,22 +62,6 @@ def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | 
     assert env.step(call)[0].startswith(FORBIDDEN) == forbidden
 
 
-def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:
-    env = ShieldedEnv(ToolboxEnv(), Shield(deny=(r"^add\[1, 2\]",)))
-    for call in ("add[1, 2]", 'add {"y": 2, "x": 1}', ToolCall("add", {"y": 2, "x": 1})):
-        assert env.refusal(call)
-    assert not env.refusal(ToolCall("add", {"y": 3, "x": 1}))
-
-
-def test_a_predicate_reads_calls_of_tools_and_gives_its_reason() -> None:
-    env = ShieldedEnv(shop(), Shield(predicate=f"{__name__}:no_boots"))
-    env.reset(options={"task": shop().tasks("train", 1)[0]})
-    for call in ("search[boots]", ToolCall("search", {"query": "boots"}), 'search {"query": "boots"}'):
-        assert env.step(call)[0] == "Forbidden call: no boots here"
-    assert not env.step("search[lamp]")[0].startswith(FORBIDDEN)
-    assert not env.step("no call")[0].startswith(FORBIDDEN)
-
-
 @pytest.mark.parametrize("snapshots", ["plain", "none"])
 def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     stairs = Stairs(snapshots)
@@ -99,28 +76,3 @@ def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     assert fork.env.state_key() == key == "0.25 stairs-1 0"
     assert [fork.step("up")[0] for _ in range(3)] == ["stair 1", "stair 2", "stair 3"]
     assert fork.env.verify() == 0.75
-
-
-@pytest.mark.parametrize(
-    ("shield", "words"),
-    [
-        (Shield(deny=("[",)), r"'\[' is no regular expression"),
-        (Shield(predicate="nowhere:no"), "'nowhere:no' cannot be imported"),
-    ],
-)
-def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        ShieldedEnv(Stairs(), shield)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "words"),
-    [
-        ({"name": "shield", "options": {"penalty": -1}}, "wrapper 'shield' refuses option penalty=-1"),
-        ("armour", "environment.wrappers is 'armour': use one of"),
-        (STAIRS, "is no subclass of treeagent.envs.EnvWrapper"),
-    ],
-)
-def test_a_wrapper_that_does_not_exist_or_fit_is_refused(wrapper: str | dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        wrap(Stairs(), [wrapper])

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -12,16 +11,14 @@ from command import treeagent
 
 from treeagent.agent.checkpoint import Checkpoint
 from treeagent.agent.policy import LLMPolicy
-from treeagent.config import RunConfig, load_config
-from treeagent.contrib.hindsight.divergence import divergences, searching_policy
+from treeagent.config import load_config
+from treeagent.contrib.hindsight.divergence import divergences
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_policy
-from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.store import write_shard
-from treeagent.types import Action, Message, State, Task, UserError
+from treeagent.types import Action, Message, State, Task
 
 TASK = Task("kettle-1", "Buy a kettle.")
 NOTES = {True: "Known in hindsight: in this episode the agent solves the task.\n\n", False: ""}
@@ -89,29 +86,6 @@ def test_divergence_is_the_change_of_the_log_probability_by_knowing_the_outcome(
     ids, plain = look.action.token_ids, logprob(checkpoint, start, look.action.token_ids)
     both = [abs(logprob(checkpoint, begun[known], ids) - plain) for known in NOTES]
     assert found[id(look)] == pytest.approx(sum(both) / 2, abs=1e-4)
-
-
-def test_tokens_that_a_grammar_wrote_do_not_count(policy: LLMPolicy) -> None:
-    tree = grown(policy.chat)
-    for node in tree.nodes():
-        for edge in node.edges:
-            edge.action = replace(edge.action, forced=tuple(range(len(edge.action.token_ids))))
-    assert divergences(tree, policy)[id(tree.root.edges[0])] == 0.0
-
-
-def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
-    tree = grown(policy.chat)
-    tree.root.context_ids = tree.root.context_ids[1:]
-    with pytest.raises(UserError, match=TASK.id):
-        divergences(tree, policy)
-
-
-def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        for number in (9, 10):
-            run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
-            write_shard(run.trees, f"collect-{number}", 0, [])
-    assert searching_policy(run) == run.checkpoints / "round-9-rft"
 
 
 def test_the_command_writes_the_divergence_of_every_step(finished_run: Path, tmp_path: Path) -> None:

@@ -1,30 +1,22 @@
 """A judge on a scripted server and one in this process: its prompts, how its votes are combined, and how it fails."""
 
 import asyncio
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from judge_server import JudgeServer, judge_server, says
-from judged_steps import TASK, place, step
-from toy_llama import plain_logprobs, sharpened
-from transformers import PreTrainedModel
+from judged_steps import place, step
 
 from treeagent.contrib.judging.ends import Verdict, pay_ends
 from treeagent.contrib.judging.judge import (
-    HACKED,
-    INSTRUCTIONS,
     OUT_OF_CALLS,
     UNREADABLE,
     Judge,
 )
-from treeagent.contrib.judging.models import Local
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.rewards import Step, make_reward
-from treeagent.types import Message, State, Transition, UserError
+from treeagent.types import UserError
 
 ITEMS = ("Is the task done?", "Was every call needed?")
 END = step(end="terminated")
@@ -85,32 +77,3 @@ def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:
 
     ends = [step(reward=1.0, end="terminated", paid=0.5) for _ in range(3)]
     assert asyncio.run(pay_ends([step(reward=0.4), *ends], 0.75, verdicts)) == pytest.approx([0.1, 0.4, -0.5, None])
-
-
-def test_a_judge_in_this_process_answers_with_the_probability_of_yes(tmp_path: Path) -> None:
-    config = ScratchConfig(vocabulary=600, layers=2, width=32, heads=2, context=512)
-    texts = [INSTRUCTIONS, HACKED, *ITEMS, "Answer yes or no, with this word alone. Yes No"]
-    tokenizer = train_tokenizer(texts, config)
-    sharpened(random_model(tokenizer, config, 0)).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    made = make_reward(place(tmp_path, "judge", model=str(tmp_path / "model"), items=ITEMS))
-    assert isinstance(made, Judge) and isinstance(made.model, Local)
-    chat, model = made.model.chat, made.model.generator.model
-    assert isinstance(model, PreTrainedModel)
-
-    def probability(question: str) -> float:
-        prompt = chat.prompt_ids(tuple(made.prompt(TASK, END.result.state.messages, [question])))
-        shares = {
-            word: math.exp(float(plain_logprobs(model, prompt, chat.encode(word)).sum()))
-            for word in ("yes", "Yes", "no", "No")
-        }
-        return (shares["yes"] + shares["Yes"]) / sum(shares.values())
-
-    told = {question: probability(question) for question in (*ITEMS, HACKED)}
-    [verdict] = ask(made)
-    assert verdict is not None
-    assert verdict.value == pytest.approx((told[ITEMS[0]] + told[ITEMS[1]]) / 2, abs=1e-5)
-    assert verdict.hacked == (told[HACKED] > 0.5)
-    # A conversation beyond the context is no failure of the agent.
-    after = State(TASK, (Message("user", "lamp " * 900),))
-    assert ask(made, Step(END.before, END.action, Transition(after, terminated=True))) == [None]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from judged_steps import place
 
-from treeagent.contrib.judging.rubric import RubricEnv, call_scores, matching
+from treeagent.contrib.judging.rubric import RubricEnv, call_scores
 from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
@@ -42,12 +42,6 @@ def test_a_call_is_scored_on_the_axes_that_apply(
     call: str | ToolCall, reference: list[ToolCall] | None, scores: dict[str, float]
 ) -> None:
     assert call_scores(call, TOOLS, reference) == pytest.approx(scores)
-
-
-def test_arguments_match_one_by_one() -> None:
-    assert matching({}, {}) == 1.0
-    assert matching({"a": 1, "b": [1, "X"]}, {"a": 1.0, "b": [1, "x"], "c": True}) == pytest.approx(2 / 3)
-    assert matching({"a": True}, {"a": 1}) == 0.0
 
 
 def test_the_demonstrators_call_is_right_and_is_paid(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_uppercase
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from toy_llama import FirstLetter, plain_logprobs, sharpened
-from toy_search import AllPolicy, Treasure, task
 from transformers import PreTrainedModel
 
 from treeagent.agent.policy import LLMPolicy
@@ -21,7 +20,7 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search import Limits, SearchConfig, make_search
-from treeagent.types import Action, Message, State, Task, Transition, UserError
+from treeagent.types import Action, Message, State, Task, Transition
 
 CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
 THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for thing in ("lamp", "desk", "key")]
@@ -115,13 +114,6 @@ def test_ranking_is_repeated_best_of_under_the_model() -> None:
     assert {first[text] + reverse[text] for text in first} == {"AE", "BD", "CC", "DB", "EA"}
 
 
-def test_position_bias_cancels_in_both_orders() -> None:
-    scorer, actions = FirstLetter(model()), takes(*THINGS[:4])
-    told = rank(LMCritic(scorer, chat()), *((replace(state(), messages=state(n).messages), actions) for n in range(9)))
-    assert told == [[0.5] * 4] * 9
-    assert len({tuple(letters_of(prompt).items()) for prompt in scorer.asked}) > 4
-
-
 @dataclass(frozen=True)
 class Echo:
     """Answers with the action; an episode has three steps at most."""
@@ -150,8 +142,3 @@ def test_the_policys_own_model_reweighs_the_priors() -> None:
             prompt = chat().prompt_ids(node.state.messages)
             expected = plain_logprobs(model(), prompt, edge.action.token_ids)
             assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_a_policy_without_a_model_is_refused() -> None:
-    with pytest.raises(UserError, match="token ids"):
-        asyncio.run(make_search(AllPolicy("a", "b"), Treasure(), SearchConfig(method="critic")).run([task()], [0]))

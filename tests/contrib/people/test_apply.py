@@ -12,7 +12,7 @@ from treeagent.contrib.people.apply import EDITS, apply_marks
 from treeagent.contrib.people.marks import FILE, Mark, append_mark, deciding, new_mark, state_hash
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import read_as
 from treeagent.views.advantages import AdvantageConfig, advantages
@@ -64,20 +64,6 @@ def test_a_vetoed_action_is_worse_than_its_siblings_and_never_taught() -> None:
     [row] = imitation_rows(tree, ImitationConfig())
     assert [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept] == [30]  # only A1, not A
     assert advantages([tree], AdvantageConfig())[id(tree.root.edges[0])] < 0
-
-
-def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
-    """B1 hit a limit. With γ = 1/2 the return from it goes from 0 to 1: W(B1) gains 1 and W(B) gains 1/2."""
-    tree = hand_tree()
-    tree.discount = 0.5
-    b = tree.root.edges[1]
-    limit = below(b).edges[0]
-    below(limit).truncated = True
-    limit.value_sum = b.value_sum = 0.0
-    apply_marks(tree, deciding([say(tree, below(limit), "solved", "B", "B1")]), MARGIN)
-    assert path_return([b, limit]) == 1.0
-    assert (limit.value_sum, b.value_sum) == (1.0, 0.5)
-    assert below(limit).final
 
 
 def test_a_run_is_written_anew_as_its_reviewers_judged_it(tmp_path: Path) -> None:

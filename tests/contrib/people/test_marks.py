@@ -9,11 +9,9 @@ from treeagent.contrib.people.marks import (
     Mark,
     Verdict,
     append_mark,
-    deciding,
     effective_marks,
     krippendorff_alpha,
     new_mark,
-    preference,
     read_marks,
 )
 
@@ -37,16 +35,6 @@ def test_marks_come_back_as_they_were_added_and_each_id_once(tmp_path: Path) -> 
     assert all(append_mark(path, mark) for mark in marks)
     assert not append_mark(path, marks[1])
     assert read_marks(path) == marks
-
-
-def test_a_line_that_a_crash_cut_short_is_passed_over_and_replaced(tmp_path: Path) -> None:
-    path, first, second = tmp_path / "marks.jsonl", judged("ada", "solved"), judged("ben", "failed")
-    append_mark(path, first)
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:40])
-    assert read_marks(path) == [first]
-    append_mark(path, second)
-    assert read_marks(path) == [first, second]
 
 
 WRITER = """
@@ -88,19 +76,6 @@ def test_a_later_mark_of_one_reviewer_replaces_the_earlier_until_it_is_withdrawn
     assert effective_marks([first, unsafe]) == [first, unsafe]
 
 
-@pytest.mark.parametrize(
-    "marks, expected",
-    [
-        ([], None),
-        ([compared("ada", A, B, A)], 1),
-        ([compared("ada", A, B, A), compared("ben", B, B, A)], 0),
-        ([compared("ada", None, B, A), compared("ben", B, A, B)], -1),
-    ],
-)
-def test_reviewers_decide_by_majority(marks: list[Mark], expected: object) -> None:
-    assert preference(deciding(marks).get("s", []), A, B) == expected
-
-
 def test_alpha_of_krippendorffs_examples() -> None:
     """The two examples of his paper of 2011: two observers of binary values, and four of five values with some
     missing."""
@@ -109,18 +84,3 @@ def test_alpha_of_krippendorffs_examples() -> None:
     four = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
     items = [[value for value in item if value != "."] for item in zip(*four, strict=True)]
     assert krippendorff_alpha(items) == pytest.approx(0.743, abs=5e-4)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"verdict": "better", "shown": ("a", "b")},
-        {"verdict": "veto", "shown": ("a",), "choice": 1},
-        {"verdict": "edit", "shown": ("a",), "choice": 0, "text": " "},
-        {"verdict": "solved"},
-    ],
-)
-def test_incomplete_marks_are_refused(fields: dict[str, object]) -> None:
-    verdict = fields.pop("verdict")
-    with pytest.raises(ValueError):
-        new_mark("ada", verdict, state="s", **fields)  # type: ignore[arg-type]

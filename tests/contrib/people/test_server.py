@@ -108,13 +108,6 @@ def test_only_its_own_page_may_send_marks(
     assert marks(server) == []
 
 
-def test_an_item_shows_neither_values_nor_who_is_preferred(server: ReviewServer) -> None:
-    item = state(server)["item"]
-    assert set(item) == {"id", "kind", "task", "talk", "actions"}
-    assert all(set(each) == {"thought", "call", "error", "text", "written", "answer"} for each in item["actions"])
-    assert "\x1b" not in str(item["talk"]) and "\\x1b" in str(item["talk"])
-
-
 def test_a_judged_item_leaves_the_queue_and_comes_back_when_the_mark_is_withdrawn(server: ReviewServer) -> None:
     first = state(server)
     item = first["item"]
@@ -126,12 +119,3 @@ def test_a_judged_item_leaves_the_queue_and_comes_back_when_the_mark_is_withdraw
     assert after["item"]["id"] != item["id"] and after["waiting"] == first["waiting"] - 1
     ask(server, "POST", f"/{server.token}/api/withdraw", {"id": "2" * 32, "mark": stored.id})
     assert state(server)["waiting"] == first["waiting"] and marks(server) == ["better", "withdraw"]
-
-
-def test_a_step_of_an_episode_is_marked_at_the_state_before_it(server: ReviewServer) -> None:
-    item = next(each for each in server.review._items.values() if each.kind == "episode")
-    assert mark(server, 1, item=item.id, verdict="unsafe", choice=1)[0] == 200
-    assert mark(server, 2, item=item.id, verdict="solved")[0] == 200
-    step, whole = read_marks(server.review.run.path / FILE)
-    assert step.shown == item.texts[1:] and step.choice == 0 and step.state != whole.state
-    assert whole.shown == item.texts and whole.state == item.state

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import yaml
 from tiny import make_model, make_tokenizer
@@ -66,14 +65,3 @@ def told(folder: Path, rank: int = 0) -> dict[str, Any]:
     """What a process of updates_program.py reported."""
     said: dict[str, Any] = torch.load(folder / f"told-{rank}.pt")
     return said
-
-
-def same_steps(trained: Mapping[str, Mapping[str, Any]], learner: str, *ends: str) -> None:
-    """Assert that several processes took the same steps of a learner as one process on as many rows."""
-    steps, loss, one = trained["0 of 1"]["results"][learner]
-    for end in ends:
-        steps_of_two, loss_of_two, two = trained[end]["results"][learner]
-        assert steps_of_two == steps == 4
-        assert torch.allclose(two, one, rtol=0, atol=1e-5)
-        assert loss_of_two == pytest.approx(loss, abs=1e-5)
-    assert learner == "validated" or not torch.equal(one, trained["0 of 1"]["untrained"][learner])

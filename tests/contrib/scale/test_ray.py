@@ -133,10 +133,3 @@ def test_a_killed_driver_resumes_to_the_same_trees(
     assert process.returncode == 0, said
     assert collected(tmp_path / "run") == expected
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path: Path) -> None:
-    process = start(checkpoint, tmp_path / "run", scale=["scale", "--ray", "--address", "127.0.0.1:1"])
-    _, said = process.communicate()
-    assert process.returncode == 2, said
-    assert "no Ray cluster answers at --address 127.0.0.1:1" in said

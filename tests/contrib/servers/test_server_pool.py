@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from openai_server import BRING, OpenAIServer, serving
+from openai_server import OpenAIServer, serving
 from toy_llama import CONFIG, make_model, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.config import load_config
 from treeagent.contrib.servers import pool as pooling
 from treeagent.contrib.servers.pool import Pool, Servers
-from treeagent.contrib.servers.reload import adapter_name, reload
+from treeagent.contrib.servers.reload import adapter_name
 from treeagent.generators.base import Failure, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig
@@ -126,14 +126,3 @@ def test_an_answer_must_name_its_version_where_weights_change(
     assert not isinstance(draw(pool(toy, two[0]), (5, 6))[0], Failure)
     with pytest.raises(UserError, match="answered as 'toy-of-yesterday', not as 'toy'"):
         pool(toy, two[0], reload=("true",))
-
-
-def test_a_command_brings_a_checkpoint_to_each_server(two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path) -> None:
-    for seed in (1, 2):  # they have the same name: only the folder tells them apart
-        folder = whole(tmp_path / str(seed) / "round-1", seed)
-        generator = pool(folder, *two, reload=(*BRING, "{url}", "{checkpoint}"))
-        local = LocalGenerator(load_checkpoint(folder).model.eval())
-        assert ids(draw(generator, (5, 6))) == ids(draw(local, (5, 6)))
-    assert [len(each.loaded) for each in two] == [2, 2]
-    urls = [each.url for each in two]
-    assert reload(urls, "round-1", ["no-such-program", "{url}"]) == []  # all are up to date

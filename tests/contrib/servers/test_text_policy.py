@@ -113,15 +113,3 @@ def test_a_server_that_takes_no_n_or_no_seed_is_asked_without(server: OpenAIServ
 
 
 ASKED = [[Message("user", "a b")], [Message("user", "b")]]
-
-
-def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_otherwise(server: OpenAIServer) -> None:
-    """A refused parameter is remembered. With one request in flight, a server refuses each of them once."""
-    chat = RemoteChat(replace(RemoteConfig(url=server.url), concurrency=1), "toy")
-    expected = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
-    server.fault, before = thinking, len(server.asked)
-    drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
-    assert drawn == [expected] * 3  # the server's own temperature is 1
-    refused = [body for body in server.asked[before:] if thinking(body)]
-    assert len(refused) == 2 and len(server.asked) - before == 6 + 2
-    assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}

@@ -6,17 +6,13 @@ from typing import Any
 import orjson
 import pytest
 from command import treeagent
-from toy_llama import make_model, tokenizer
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
 from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.generators.turn import make_grammar
-from treeagent.pipeline.folder import Run
-from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as
@@ -254,26 +250,6 @@ def test_a_bad_transcript_costs_itself_and_is_named(tmp_path: Path) -> None:
     done = treeagent("import", file, tmp_path / "run")
     assert done.returncode == 0 and "2 trees" in done.stdout and "2 transcripts are left out" in done.stdout
     assert "line 2: the line is no JSON" in done.stdout and "line 3, mute: it holds no step" in done.stdout
-
-
-@pytest.mark.parametrize("context", ["refuse", "drop"])
-def test_a_transcript_ends_where_the_models_context_does(tmp_path: Path, context: str) -> None:
-    """The toy model reads 256 tokens."""
-    save_checkpoint(Checkpoint(make_model(), tokenizer()), tmp_path / "model")
-    messages = [{"role": "user", "content": "go"}]
-    for number in range(8):
-        messages += [
-            {"role": "assistant", "content": f"look {number}"},
-            {"role": "user", "content": "page 1 of 3 " * 8},
-        ]
-    settings = [f"policy.context={context}", "policy.max_new_tokens=32"]
-    run, file = tmp_path / "run", written(tmp_path / "chat.json", {"messages": messages})
-    imported = import_transcripts(load_config(None, settings), file, run, tmp_path / "model")
-    assert (imported.trees, imported.unfit, imported.cut, imported.left_out) == (1, 0, 1, [])
-    [tree] = read_trees(Run.open(run).trees)
-    *_, (path, _) = tree.walk()
-    assert 3 < len(path) < 8
-    assert len(tree.prompt_ids(path[:-1])) + len(path[-1].action.token_ids) <= 256
 
 
 @pytest.mark.slow

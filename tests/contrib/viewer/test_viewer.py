@@ -14,8 +14,6 @@ from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
 
 from treeagent.config import RunConfig
 from treeagent.contrib.viewer.pack import FLAGS, criticality, pack
-from treeagent.search.record import to_record
-from treeagent.search.searcher import Growth, backup
 
 
 def named(row: dict[str, Any]) -> set[str]:
@@ -58,19 +56,6 @@ def test_a_packed_tree_has_every_step_with_its_figures_and_flags() -> None:
     summary = packed.summary
     assert (summary["solved"], summary["found"], summary["best"], summary["steps"]) == (True, True, 1.0, 5)
     assert str(TASK.data["answer"]) not in json.dumps(packed.rows) + json.dumps(summary)
-
-
-def test_the_order_of_simulations_is_stored_and_packed() -> None:
-    """The stored order counts nodes, the packed one steps: an untried candidate is a step, but not a node."""
-    tree = sample_tree()
-    search, imagined = tree.root.edges
-    buy = search.child.edges[1] if search.child else search
-    for path in ([search], [imagined], [search, buy], [search, buy]):
-        backup(Growth(tree), path)
-    assert to_record(tree)["order"] == [1, 4, 3, 3]
-    assert pack(tree, RunConfig(), "training").rows["order"] == [1, 5, 3, 3]
-    tree.root.edges.remove(imagined)
-    assert to_record(tree)["order"] == [1, -1, 3, 3]
 
 
 def test_the_page_allows_its_own_script_and_style_alone(tmp_path: Path) -> None:

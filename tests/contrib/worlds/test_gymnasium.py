@@ -7,7 +7,6 @@ import pytest
 
 from treeagent.contrib.worlds.adapters.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.envs import check_env
-from treeagent.types import UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
 
@@ -25,10 +24,6 @@ class Corridor(gymnasium.Env[int, int]):  # type: ignore[name-defined, misc]
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         self.place += action
         return self.place, float(self.place == 3), self.place == 3, False, {}
-
-
-class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined, misc]
-    """Is pickled as its constructor arguments, so a copy is back at the start."""
 
 
 def paid(game: Any, reward: float) -> bool:
@@ -70,23 +65,6 @@ def test_any_registered_environment_of_named_actions_is_played(name: str, action
     assert report.passed, report.violations
     assert report.equal_branches == report.branches > 2
     assert env.tasks("train", 1)[0].id == f"{name}-train-0"
-
-
-def test_a_game_whose_copies_lie_is_replayed() -> None:
-    env = corridor(Rebuilt())
-    assert env.snapshot_kind == "replay"
-    report = check_env(env, env.tasks("train", 1)[0], other=corridor(Rebuilt()))
-    assert report.passed, report.violations
-
-
-def test_an_unknown_id_and_no_action_are_refused() -> None:
-    with pytest.raises(UserError, match="'Nowhere-v0'"):
-        from_gymnasium("Nowhere-v0", prompt="", render=lambda *_: "", actions={"up": 1}, success=paid)
-    moves = {"left": 0, "down": 1, "right": 2, "up": 3}
-    with pytest.raises(UserError, match="stochastic=True"):  # the ice is slippery by default
-        from_gymnasium("FrozenLake-v1", prompt="", render=lambda *_: "", actions=moves, success=paid)
-    with pytest.raises(UserError, match="actions is empty"):
-        from_gymnasium("CartPole-v1", prompt="", render=lambda *_: "", actions={}, success=paid)
 
 
 def test_the_documentations_example_works() -> None:

@@ -68,20 +68,6 @@ def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
     assert plan is not None and sorted(plan) == ["enter hall attic", "toggle one hall"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("(lit one) (not", "(or (lit one) (lit two)) (not", "'or'.* is not supported"),
-        ("(dark attic))\n", "(dark attic))))\n", "cannot be read"),
-        ("problem dusk", "domain dusk", "it is no problem"),
-    ],
-)
-def test_what_is_no_strips_is_refused(old: str, new: str, message: str) -> None:
-    assert old in DUSK
-    with pytest.raises(UserError, match=message):
-        read_problem(read_domain(LAMPS), DUSK.replace(old, new))
-
-
 def test_problems_come_from_your_files(tmp_path: Path) -> None:
     folder = problem_files(tmp_path / "mine", 12)
     env = make_env("pddl", {"domain_file": str(folder / "domain.pddl"), "problems": str(folder)})
@@ -102,23 +88,3 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     env = make_env("pddl", load_config(None, [options]).environment.options)
     assert [each.id for each in env.tasks("test", 2)] == ["lamps-test-p05", "lamps-test-p01"]
     assert check_tasks(env, 5) == []  # also if a split is empty
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"domain_file": "domain.pddl"}, "set both"),
-        ({"domain_file": "domain.pddl", "problems": "empty"}, "has no file"),
-        ({"domain_file": "numbers.pddl", "problems": "."}, ":functions is not supported"),
-    ],
-)
-def test_files_and_options_that_cannot_be_used_are_named(
-    options: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(problem_files(tmp_path / "mine", 1))
-    Path("empty").mkdir()
-    head = "(define (domain d) (:requirements :strips :fluents) (:predicates (p))"
-    burn = "(:action burn :parameters () :effect (increase (fuel) 1))"
-    Path("numbers.pddl").write_text(f"{head} (:functions (fuel)) {burn})")
-    with pytest.raises(UserError, match=message):
-        make_env("pddl", options)

@@ -1,6 +1,5 @@
 """Planning: its rules by hand, its planner against exhaustive search, problems from files, and the contract."""
 
-import pickle
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from treeagent.contrib.worlds.planning.planner import Planner
 from treeagent.contrib.worlds.planning.problem import Problem, State
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.types import Task, ToolCall, UserError
+from treeagent.types import Task, ToolCall
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
@@ -52,27 +51,6 @@ def test_check_env_finds_nothing(domain: str) -> None:
     assert report.passed and not report.skipped, report.violations
     assert report.equal_branches == report.branches > 2
     assert check_tasks(env, 8) == []
-
-
-def test_blocks_played_by_hand() -> None:
-    env = begun(SWAP)
-    task = Task("own", "plan", data={"problem": SWAP})
-    assert env.reset(options={"task": task})[0] == "a is on b, b is on the table"
-    assert env.legal_actions() == ["unstack a b", "finish"]
-    assert env.step("unstack a b") == ("b is on the table, you hold a", 0.0, False, False, {})
-    assert env.legal_actions() == ["put-down a", "stack a b", "finish"]
-    place = env.snapshot()
-    env.step(ToolCall("act", {"command": "put-down a"}))
-    assert env.step("  Pick-Up  b ")[0] == "a is on the table, you hold b"
-    assert env.step("stack b a") == ("a is on the table, b is on a", 0.0, False, False, {})
-    assert env.verify() == 0.0  # the goal holds, but only an ended episode is judged
-    assert env.step("finish") == ("finished", 1.0, True, False, {})
-    assert (env.verify(), env.legal_actions()) == (1.0, [])
-    over = "the task is finished"
-    assert env.step("unstack b a") == (over, 0.0, True, False, {"tool_error": over})
-    env.restore(pickle.loads(pickle.dumps(place)))
-    assert env.state_key() == "own [('clear', 'b'), ('holding', 'a'), ('ontable', 'b')]"
-    assert env.step("finish")[1:3] == (0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +124,3 @@ def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(n
             won[noise] += env.verify()
     assert won[0.0] == 20
     assert 5 <= won[0.3] < 20
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
-        ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
-        ({"domain": "chess"}, "refuses option domain='chess'"),
-    ],
-)
-def test_options_that_cannot_be_used_are_named(options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_env("planning", options)

@@ -7,9 +7,8 @@ import pytest
 from treeagent.contrib.worlds.sokoban import Place, SokobanEnv, SokobanOptions, next_place, shortest_way
 from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.types import Task, ToolCall
+from treeagent.types import Task
 
-ROOM = ["######", "#P__##", "#_X_O#", "#____#", "######", "######"]
 MOVES = ("up", "down", "left", "right")
 
 
@@ -42,22 +41,6 @@ def test_check_env_finds_nothing(options: dict[str, object]) -> None:
         assert report.equal_branches == report.branches > 2
         assert not report.skipped
     assert check_tasks(env, 8) == []
-
-
-def test_a_room_played_by_hand() -> None:
-    env = begun(ROOM)
-    task = Task("room", "push", data={"room": ROOM})
-    observation, _ = env.reset(options={"task": task})
-    assert observation == "# # # # # #\n# P _ _ # #\n# _ X _ O #\n# _ _ _ _ #\n# # # # # #\n# # # # # #"
-    assert env.step("down")[0].split("\n")[2] == "# P X _ O #"
-    assert env.step(ToolCall("act", {"moves": "right"}))[0].split("\n")[2] == "# _ P X O #"
-    place = env.snapshot()
-    observation, *rest = env.step(" RIGHT ")
-    assert (observation.split("\n")[2], rest) == ("# _ _ P √ #", [1.0, True, False, {}])
-    assert (env.verify(), env.legal_actions()) == (1.0, [])
-    assert env.step("left")[1:] == (0.0, True, False, {"tool_error": "the episode is over"})
-    env.restore(place)
-    assert (env.verify(), env.legal_actions()) == (0.0, ["up", "down", "left", "right"])
 
 
 def test_the_solver_finds_the_fewest_moves() -> None:

@@ -104,26 +104,3 @@ def test_a_bad_call_is_an_observation_and_changes_nothing(env: TextWorldEnv, cal
     assert (observation, reward, terminated, truncated) == (reason, 0.0, False, False)
     assert info == {"tool_error": reason}
     assert env.snapshot() == before
-
-
-def test_winning_and_losing(env: TextWorldEnv) -> None:
-    begin(env)
-    assert env.verify() == 0.0
-    observations = solve(env)
-    assert observations[-1].endswith("*** The End ***")
-    assert (env.verify(), env.legal_actions(), env.solution()) == (1.0, [], None)
-    observation, reward, terminated, truncated, info = env.step("look")
-    assert (observation, reward, terminated, truncated) == ("The game is over.", 0.0, True, False)
-    assert info["tool_error"] == "The game is over."
-    assert env.verify() == 1.0
-
-    begin(env)
-    while not any(command.startswith("eat ") for command in env.legal_actions()):
-        solution = env.solution()
-        assert solution is not None
-        env.step(solution[0])
-    # It is the only ingredient: an agent that eats it now can never cook it.
-    eat = next(command for command in env.legal_actions() if command.startswith("eat "))
-    observation, reward, terminated, _, info = env.step(eat)
-    assert observation.endswith("*** You lost! ***")
-    assert (reward, terminated, info["components"], env.verify()) == (0.0, True, {"progress": -1}, 0.0)

@@ -39,13 +39,6 @@ def test_a_pipeline_by_hand() -> None:
     assert env.step("answer[27]")[:3] == ("answered", 1.0, True)
 
 
-def test_a_task_without_calls_states_its_answer() -> None:
-    env = begun(["team_of", "mira"], noted=True)
-    assert env.step("answer[blue]")[:3] == ("answered", 0.0, True)
-    task = next(task for task in ToolboxEnv().tasks("train", 30) if task.data["noted"])
-    assert f" is {ToolboxEnv().key_of(task).answer}. What is " in task.prompt
-
-
 def test_a_task_takes_the_calls_of_its_pipeline() -> None:
     env, seen = ToolboxEnv(ToolboxOptions(8)), set[int]()
     for task in env.tasks("test", 60):
