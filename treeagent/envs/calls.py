@@ -12,8 +12,7 @@ Between brackets, an argument is JSON or a text, as its schema allows (``read_va
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -58,7 +57,7 @@ def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall
 
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
     """Parse an action into a call of one of ``tools``, or return a sentence that says what is wrong: no such tool, an
-    argument is missing, of the wrong type, or one too many. The rest of the schema is not checked."""
+    argument is missing, one too many, or none that its schema allows (``fits``)."""
     call = action if isinstance(action, ToolCall) else _read_text(action, tools)
     if isinstance(call, str):
         return call
@@ -68,12 +67,15 @@ def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | s
     schemas, required = arguments_of(tool)
     if missing := [key for key in required if key not in call.arguments]:
         return f"{tool.name} needs {missing[0]}"
+    others = tool.parameters.get("additionalProperties", True)
     for key, value in call.arguments.items():
-        if key in schemas and not fits(value, schemas[key], tool.parameters):
-            types = json_types(schemas[key], tool.parameters)
-            return f"{key} of {tool.name} must be of type {' or '.join(sorted(types))}"
-        if key not in schemas and tool.parameters.get("additionalProperties") is False:
+        schema = schemas.get(key, others)
+        if key not in schemas and others is False:
             return f"{tool.name} takes no {key}"
+        if not fits(value, schema, tool.parameters):
+            types = json_types(schema, tool.parameters)
+            wrong = f"of type {' or '.join(sorted(types))}"
+            return f"{key} of {tool.name} must be {_listed(schema) if _has_type(value, types) else wrong}"
     return call
 
 
@@ -118,12 +120,13 @@ def _parts(text: str, tools: Sequence[ToolSpec]) -> tuple[str, str | None, str |
 def read_value(text: str, schema: object, root: Mapping[str, object]) -> object:
     """The value of an argument that is written as a text: JSON or the text itself, as the schema allows. ``root`` is
     the schema of all arguments, to which references refer."""
-    types = json_types(schema, root)
-    with suppress(ValueError):
+    try:
         value = orjson.loads(text)  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
-        if "string" not in types or _has_type(value, types - {"string"}):
-            return value
-    return text
+    except ValueError:
+        return text
+    ways = (text, value) if isinstance(value, str) else (value, text)
+    otherwise = text if "string" in json_types(schema, root) else value
+    return next((each for each in ways if fits(each, schema, root)), otherwise)
 
 
 def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
@@ -136,22 +139,42 @@ def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> fr
     if "const" in schema or isinstance(schema.get("enum"), list | tuple):
         values: Iterable[Any] = [schema["const"]] if "const" in schema else schema["enum"]
         found &= frozenset(kind for kind in _ALL if any(_has_type(value, (kind,)) for value in values))
+    for branches in _combined(schema, root):
+        found &= frozenset[str]().union(*(json_types(branch, root, depth + 1) for branch in branches))
+    return found or _ALL
+
+
+def _combined(schema: Mapping[str, Any], root: Mapping[str, object]) -> Iterator[Sequence[object]]:
+    """Lists of schemas that a schema refers to; a value must fit one of each list."""
     if isinstance(reference := schema.get("$ref"), str):  # a pointer such as "#/$defs/Point"
         referred: Any = root
         for part in reference.removeprefix("#").strip("/").split("/"):
             referred = referred.get(part) if isinstance(referred, Mapping) else None
-        found &= json_types(referred, root, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(branches := schema.get(key), list | tuple) and branches:
-            found &= frozenset[str]().union(*(json_types(branch, root, depth + 1) for branch in branches))
-    for branch in schema.get("allOf") or ():
-        found &= json_types(branch, root, depth + 1)
-    return found or _ALL
+        yield [referred]
+    yield from (found for key in ("anyOf", "oneOf") if isinstance(found := schema.get(key), list | tuple) and found)
+    yield from ([each] for each in schema.get("allOf") or ())
 
 
-def fits(value: object, schema: object, root: Mapping[str, object] | None = None) -> bool:
-    """Whether an argument has a JSON type that its schema allows. ``root`` is as for ``read_value``."""
-    return _has_type(value, json_types(schema, root or {}))
+def fits(value: object, schema: object, root: Mapping[str, object] | None = None, depth: int = 0) -> bool:
+    """Whether a schema allows an argument, by ``type``, ``enum``, ``const`` and the schemas that these stand in; the
+    rest of the schema is not checked. ``root`` is as for ``read_value``."""
+    if not isinstance(schema, Mapping) or depth > 20:  # references in a circle
+        return True
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list | tuple) and all(
+        each != value or isinstance(each, bool) != isinstance(value, bool) for each in listed
+    ):
+        return False
+    return _has_type(value, json_types(schema, root or {})) and all(
+        any(fits(value, branch, root, depth + 1) for branch in branches) for branches in _combined(schema, root or {})
+    )
+
+
+def _listed(schema: object) -> str:
+    """What a value must be that has the right type."""
+    if isinstance(schema, Mapping) and ("enum" in schema or "const" in schema):
+        return f"one of {schema.get('enum', [schema.get('const')])!s:.200}"
+    return f"what its schema allows: {schema!s:.200}"
 
 
 def _has_type(value: object, kinds: Iterable[str]) -> bool:

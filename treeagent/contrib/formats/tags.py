@@ -90,7 +90,8 @@ class TagCalls(ToolCalls):
         for key, text_value in _arguments(inner.strip()):
             if key in arguments:
                 raise ValueError("a key is given twice")
-            schema = schemas.get(key, True) if isinstance(schemas, Mapping) else True
+            others = parameters.get("additionalProperties", True)
+            schema = schemas.get(key, others) if isinstance(schemas, Mapping) else others
             value = arguments[key] = read_value(_CONSTANTS.get(text_value, text_value), schema, parameters)
             if not fits(value, schema, parameters):
                 kinds = " or ".join(sorted(json_types(schema, parameters)))
