@@ -26,8 +26,7 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.search.config import Method as SearchMethod
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import SearchConfig, known_method
 from treeagent.search.decide import Decision
 from treeagent.store import StoreError, regular
 from treeagent.types import REACHES_OUT, UserError
@@ -42,7 +41,7 @@ _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "distil", "dpo", "grpo"]
 COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 """Methods that compare the policy's log-probabilities with those of the samples."""
-Mode = Literal["greedy"] | SearchMethod
+Mode = Annotated[str, AfterValidator(lambda name: name if name == "greedy" else known_method(name))]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 _PLUGS_IN = ("environment.name", "search.method", "evaluate.modes", "policy.generator", "policy.format")

@@ -5,9 +5,11 @@ they were sampled; no later stage tokenises an action again.
 """
 
 import math
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 Role = Literal["system", "user", "person", "assistant"]
@@ -83,6 +85,13 @@ def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Mes
 def storable(text: str) -> str:
     """Replace lone surrogates, which UTF-8 files cannot hold, by question marks."""
     return text.encode(errors="replace").decode()
+
+
+def raised_at(error: BaseException) -> str:
+    """The line of the user's code that raised an exception, as " (FILE, line N: CODE)"; empty if only libraries did."""
+    ours = (str(Path(__file__).parent), "site-packages", "lib/python")
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not any(o in each.filename for o in ours)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
 
 
 def after_thought(reply: str) -> str:

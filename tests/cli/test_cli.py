@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -55,16 +56,29 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_wrong_name_of_an_environment_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+VLLM = find_spec("vllm") is not None
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("environment.name=shopp", "'shop'"),
+        pytest.param("policy.generator=vllm", "treeagent[vllm]", marks=pytest.mark.skipif(VLLM, reason="it is there")),
+    ],
+)
+def test_what_is_missing_is_told_before_torch_is_imported(setting: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     program = (
         "import atexit, sys; from treeagent.__main__ import main\n"
         "atexit.register(lambda: print('torch' in sys.modules))\n"
-        "sys.argv = ['treeagent', 'eval', 'model', '--out', 'run', 'environment.name=shopp']; main()"
+        "sys.argv = ['treeagent', 'eval', 'model', '--out', 'run', sys.argv[1]]; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "False\n") and "'shop'" in done.stderr
+    command = [sys.executable, "-c", program, setting]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        [sys.executable, "-c", program, setting], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "False\n") and told in done.stderr
 
 
 def test_help_comes_fast_and_loads_nothing_heavy() -> None:

@@ -288,7 +288,7 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
     outcomes, _, episodes = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", RUN))
     assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
-    assert [outcome.error for outcome in outcomes] == ["planning failed: OSError: a stair is missing"] * 2
+    assert all("planning failed: OSError: a stair is missing (test_evaluate.py" in one.error for one in outcomes)
     assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
     assert [episode.error for episode in episodes] == [outcome.error for outcome in outcomes]
     again, _, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", RUN))

@@ -147,12 +147,12 @@ def test_a_failing_step_costs_its_own_tree_only(method: str) -> None:
     config = limited(method)
     broken = searched(config, TablePolicy(WORDS), Fragile(0.1, 0.1), HashValue(), TASKS[:3])
     whole = searched(config, TablePolicy(WORDS), Maze(0.1, 0.1), HashValue(), TASKS[:3])
-    assert [tree.error for tree in broken] == ["", "RuntimeError: the page did not load", ""]
+    assert [bool(tree.error) for tree in broken] == [False, True, False]
     assert [digest(broken[place]) == digest(whole[place]) for place in range(3)] == [True, False, True]
     failed = broken[1]
     assert failed.root.visits == failed.budget.simulations < 12
     assert all(edge.visits == 0 for node in failed.nodes() for edge in node.edges if edge.child is None)
-    assert plain(failed)["error"] == "RuntimeError: the page did not load"
+    assert plain(failed)["error"].startswith("RuntimeError: the page did not load (test_baselines.py, line ")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -165,7 +165,7 @@ def test_an_environment_that_fails_to_reset_costs_its_own_tree_only(method: str)
 
     broken, sound = searched(limited(method), TablePolicy(WORDS), Fragile(), HashValue(), TASKS[:2])
     [alone] = searched(limited(method), TablePolicy(WORDS), Maze(), HashValue(), TASKS[1:2], [1])
-    assert broken.error == "ConnectionError: no server"
+    assert broken.error.startswith("ConnectionError: no server")
     assert broken.budget.simulations == 0 and not broken.root.edges
     assert digest(sound) == digest(alone)
 

@@ -146,6 +146,8 @@ def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint. Code in the checkpoint never runs."""
+    if (folder := Path(name)).is_dir() and not [*folder.glob("*token*"), *folder.glob("*vocab*")]:
+        raise UserError(f"{name} has no tokenizer: copy tokenizer.json and tokenizer_config.json of its model into it")
     with _refused(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     return tokenizer

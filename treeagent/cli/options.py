@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +67,11 @@ def chosen_settings(
         Terminal(stderr=True).print(f"settings of the recipe {config}: choose others by --config", soft_wrap=True)
     found = load_config(own if config is None else find_recipe(config), overrides or (), seed=seed)
     require_trusted_worlds(found, trust)
-    env_class(found.environment.name)  # a wrong name is told here, before torch is imported, which takes seconds
+    # What is missing is told here, before torch is imported, which takes seconds.
+    env_class(found.environment.name)
+    for extra, package in ("vllm", "vllm"), ("remote", "openai"):
+        if found.policy.generator == extra and find_spec(package) is None:
+            raise UserError(f"policy.generator {extra!r} needs {package}: pip install 'treeagent[{extra}]'")
     return found
 
 

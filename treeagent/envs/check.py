@@ -3,11 +3,9 @@
 import pickle
 import random
 import re
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import get_args
 
 from treeagent.envs.answers import (
@@ -22,7 +20,7 @@ from treeagent.envs.answers import (
 )
 from treeagent.envs.base import Env, SnapshotKind, ToolSpec
 from treeagent.envs.calls import TYPES, arguments_of, as_call
-from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError, raised_at
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool, bool]
@@ -102,14 +100,9 @@ def check_env(
 
 def cause_of(error: BaseException) -> str:
     """An exception of an environment as one sentence: what it says, the user's line that raised it, and a remedy."""
-    own = str(Path(__file__).parents[1])
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    users = [frame for frame in frames if "site-packages" not in frame.filename and "lib/python" not in frame.filename]
-    last = next(reversed(users or frames), None)
-    where = f" ({Path(last.filename).name}, line {last.lineno}: {last.line})" if last is not None else ""
     loop = "running event loop" in str(error)
     fix = "; run it in a process of its own: --worker, environment.worker=true" if loop else ""
-    return f"{error!r:.300}{where}{fix}"
+    return f"{error!r:.300}{raised_at(error)}{fix}"
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:

@@ -32,6 +32,7 @@ from treeagent.types import (
     Value,
     derive_seed,
     is_concurrent,
+    raised_at,
     storable,
 )
 
@@ -242,9 +243,8 @@ async def create_trees(
 
 
 def describe(error: Exception) -> str:
-    """The type and message of an error, as text that a file can hold."""
-    words = str(error)
-    return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
+    """The type and message of an error and the user's line that raised it, as text that a file can hold."""
+    return storable(": ".join(filter(None, (type(error).__name__, str(error)))) + raised_at(error))
 
 
 def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
