@@ -76,8 +76,6 @@ def test_what_is_missing_is_told_before_torch_is_imported(setting: str, told: st
     )
     command = [sys.executable, "-c", program, setting]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        [sys.executable, "-c", program, setting], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
     assert (done.returncode, done.stdout) == (2, "False\n") and told in done.stderr
 
 
