@@ -9,6 +9,7 @@ import orjson
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from treeagent.contrib.worlds.booking.browser import Screen
 from treeagent.contrib.worlds.booking.goals import (
     FAMILIES,
     Family,
@@ -44,8 +45,11 @@ class BookingOptions:
     """Questions that a booking answers, none of which can be answered anew: the horizon."""
     families: tuple[Family, ...] = Field(default=FAMILIES, min_length=1)
     """Kinds of tasks."""
-    view: Literal["text", "tools"] = "text"
-    """How the site is shown: pages with numbered elements to click, or JSON and a tool for each kind of element."""
+    view: Literal["text", "browser", "tools"] = "text"
+    """How the site is shown: pages with numbered elements to click, the same in Chromium, or JSON and a tool for each
+    kind of element."""
+    sandbox: bool = True
+    """Whether Chromium's own sandbox is on, which it refuses to root."""
     places: int = Field(default=12, ge=8, le=len(NAMES))
     """Restaurants of a town."""
     wordings: int = Field(default=1, ge=1, le=3)
@@ -120,6 +124,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
     def __init__(self, options: BookingOptions | None = None) -> None:
         self.options = given = options or BookingOptions()
         self.rules = Rules(given.holds, given.hold_steps, given.popups, given.slow)
+        self._screen = Screen(self.town(0), self.rules, given.sandbox) if given.view == "browser" else None
 
     def town(self, seed: int | None = None) -> Town:
         """The town of a seed, by default that of the current task."""
@@ -140,7 +145,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         return self._shown(), {}
 
     def tools(self) -> Sequence[ToolSpec]:
-        return (CLICK,) if self.options.view == "text" else TOOLS
+        return TOOLS if self.options.view == "tools" else (CLICK,)
 
     def page(self) -> Page:
         """The page that is shown now."""
@@ -152,6 +157,10 @@ class BookingEnv(ToolEnv[Goal, Visit]):
             number = call.arguments["element"]
             if not isinstance(number, int) or not 1 <= number <= len(actions):
                 raise CallRefused(f"no element {number}")
+            if self._screen is not None:
+                (_, *visit), shown = self._screen.click((self.town(), *self.visit), number)
+                self.visit = Visit(*visit)
+                return shown
             action = actions[number - 1]
         else:
             action = Action(call.name, *map(str, call.arguments.values()))
@@ -167,7 +176,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
 
     def legal_actions(self) -> list[str]:
         elements = self.page().elements
-        if self.options.view == "text":
+        if self.options.view != "tools":
             return [f"click[{number}]" for number in range(1, len(elements) + 1)]
         return [f"{each.action.tool}[{each.action.value}]" for each in elements]
 
@@ -191,7 +200,13 @@ class BookingEnv(ToolEnv[Goal, Visit]):
     def demonstrator(self, noise: float) -> "BookingDemonstrator":
         return BookingDemonstrator(self, noise)
 
+    def close(self) -> None:
+        if self._screen is not None:
+            self._screen.close()
+
     def _shown(self) -> str:
+        if self._screen is not None:
+            return self._screen.show((self.town(), *self.visit))
         page = self.page()
         return page_text(page) if self.options.view == "text" else page_json(page)
 
