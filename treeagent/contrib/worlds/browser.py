@@ -20,8 +20,8 @@ _FLAGS = (
     "--disable-gpu",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
-_SECONDS, _CLOSE_SECONDS = 30.0, 5.0
-"""Time limits of a job on a page, with the start of the browser, and for closing one."""
+_START_SECONDS, _SECONDS, _CLOSE_SECONDS = 120.0, 30.0, 5.0
+"""Time limits for opening a page, with the start of the browser, for a job on it, and for closing it."""
 
 Answer = TypeVar("Answer")
 Serve = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
@@ -70,9 +70,10 @@ class Tab:
 
     async def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
         try:
-            async with asyncio.timeout(_SECONDS):
-                if self._page is None:
+            if self._page is None:
+                async with asyncio.timeout(_START_SECONDS):
                     await self._open()
+            async with asyncio.timeout(_SECONDS):
                 return await work(self._page)
         except BaseException:
             await self._drop()
@@ -153,7 +154,10 @@ class _Browser:
             await self._end()
             self._driver = await async_playwright().start()
             self._chromium = await self._driver.chromium.launch(
-                executable_path=shutil.which("chromium"), chromium_sandbox=self._sandbox, args=_FLAGS
+                executable_path=shutil.which("chromium"),
+                chromium_sandbox=self._sandbox,
+                args=_FLAGS,
+                timeout=_START_SECONDS * 1000,
             )
             return await self._chromium.new_context(**options)
 

@@ -1,11 +1,9 @@
 """MiniWoB++ in a headless Chromium: small web pages, shown as lists of elements and used by mouse and keyboard."""
 
 import functools
-import os
 import random
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,23 +12,11 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.worlds import required, seeded_tasks
+from treeagent.contrib.worlds.browser import Answer, Tab
 from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
 
-_FLAGS = (
-    "--headless=new",
-    "--window-size=800,900",
-    "--allow-file-access-from-files",  # some pages contain others in a frame
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--remote-debugging-pipe",  # it closes when the driver is killed, which ends the browser, too
-)
-_SECONDS = 20
-"""Time limit, in seconds, for loading a page and for each script."""
 _NO_END = 2**31 - 1
 """The longest time of a page's timer, in milliseconds. It replaces the page's own time limit."""
 _PROMPT = "Do what the page asks for."
@@ -49,6 +35,8 @@ class MiniWoBOptions:
 
     page: str = "click-button"
     """A page that ships with MiniWoB++, such as click-tab-2 or flight.Alaska."""
+    sandbox: bool = True
+    """Whether Chromium's own sandbox is on, which it refuses to root."""
 
 
 class Element(NamedTuple):
@@ -75,8 +63,8 @@ class MiniWoBEnv(Env):
         if self.options.page not in pages():
             names = ", ".join(list(pages())[:3])
             raise UserError(f"page is {self.options.page!r}: give one that MiniWoB++ ships, such as {names}")
-        self._browser = _program("chromium", "chromium-browser", "google-chrome"), _program("chromedriver")
-        self._driver: Any = None
+        self._tab = Tab(sandbox=self.options.sandbox, script=_script("before"))
+        self._began = False
         self._ended, self._reward = False, 0.0
         self.utterance = ""
         """The page's instruction."""
@@ -85,35 +73,30 @@ class MiniWoBEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        from selenium.webdriver.support.wait import WebDriverWait
-
         task = task_to_play(self, seed, options)
-        try:
-            driver = self._start_driver()
-            driver.get(pages()[self.options.page])
-            page = WebDriverWait(driver, _SECONDS, 0.02)
-            page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
-            # Some pages use different words in the mode "test".
-            mode = "test" if task.split == "test" else "train"
-            driver.execute_script(_script("start"), str(task.seed), mode, _NO_END)
-            page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
-            return self._look(), {}
-        except _browser_errors() as error:
-            self.close()
-            raise EnvCrashed(f"page {self.options.page}, its start: {_cause(error)}") from error
+        mode = "test" if task.split == "test" else "train"  # some pages use different words in the mode "test"
+
+        async def begin(page: Any) -> str:
+            await page.goto(pages()[self.options.page])
+            await page.wait_for_function("window.core && core.cover_div !== null")
+            await page.evaluate(_function("start"), [str(task.seed), mode, _NO_END])
+            await page.wait_for_function("WOB_TASK_READY")
+            return await self._look(page)
+
+        return self._run(begin, "its start"), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        if self._driver is None:
+        if not self._began:
             raise ValueError("no episode has begun: call reset first")
         call = "the episode is over" if self._ended else read_call(action, TOOLS)
-        try:
-            error = call if isinstance(call, str) else self._act(call.name, call.arguments)
-            if error:
-                return error, 0.0, self._ended, False, {"tool_error": error}
-            observation = self._look()
-        except _browser_errors() as broken:
-            self.close()
-            raise EnvCrashed(f"page {self.options.page}, {call}: {_cause(broken)}") from broken
+
+        async def take(page: Any) -> tuple[str, str]:
+            error = call if isinstance(call, str) else await self._act(page, call.name, call.arguments)
+            return error, error or await self._look(page)
+
+        error, observation = self._run(take, str(call))
+        if error:
+            return error, 0.0, self._ended, False, {"tool_error": error}
         return observation, self.verify(), self._ended, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -129,36 +112,19 @@ class MiniWoBEnv(Env):
         return MiniWoBDemonstrator(self, noise)
 
     def close(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            try:
-                driver.quit()
-            except _browser_errors():  # it has ended already
-                driver.service.stop()
+        self._tab.close()
 
-    def _start_driver(self) -> Any:
-        from selenium import webdriver
+    def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str) -> Answer:
+        """Run ``work`` on the page. If the browser fails, the episode is over."""
+        self._began = False
+        answer = self._tab.run(work, f"page {self.options.page}, {what}")
+        self._began = True
+        return answer
 
-        if self._driver is None:
-            options = webdriver.ChromeOptions()
-            options.binary_location = self._browser[0]
-            options.unhandled_prompt_behavior = "accept"
-            for flag in _FLAGS:
-                options.add_argument(flag)
-            if os.geteuid() == 0:  # Chromium's sandbox does not work as root; the pages come from the package
-                options.add_argument("--no-sandbox")
-            service = webdriver.ChromeService(executable_path=self._browser[1])
-            self._driver = webdriver.Chrome(options=options, service=service)
-            self._driver.set_page_load_timeout(_SECONDS)
-            self._driver.set_script_timeout(_SECONDS)
-            self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _script("before")})
-            self._driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
-        return self._driver
-
-    def _look(self) -> str:
+    async def _look(self, page: Any) -> str:
         """Wait until the page has settled, and return the list of its elements as text."""
-        self._driver.execute_async_script("window.treeagentSettle(arguments[0])")
-        self.utterance, rows, self._ended, reward = self._driver.execute_script(_script("list"))
+        await page.evaluate("() => new Promise(window.treeagentSettle)")
+        self.utterance, rows, self._ended, reward = await page.evaluate(_function("list"))
         self._reward = float(reward)
         if self._ended:
             self.elements = ()
@@ -169,44 +135,28 @@ class MiniWoBEnv(Env):
             lines.append(f"[{number}] {role}" + f' "{name}"' * bool(name) + f" {state}" * bool(state))
         return "\n".join(lines)
 
-    def _act(self, name: str, arguments: Mapping[str, object]) -> str:
+    async def _act(self, page: Any, name: str, arguments: Mapping[str, object]) -> str:
+        """Make a call. Returns why this is impossible, or an empty text."""
         ref = str(arguments["ref"]).strip()
-        point = self._driver.execute_script(_script("point"), int(ref)) if ref.isdecimal() else None
+        point = await page.evaluate(_function("point"), [int(ref)]) if ref.isdecimal() else None
         if point is None:
             return f"no element {ref}, use 1 to {len(self.elements)}"
-        if name == "click":
-            return self._press(point)
-        if name == "type":
-            return self._press(point, str(arguments["text"]))
         if name == "select":
-            done = self._driver.execute_script(_script("select"), int(ref), arguments["option"])
+            done = await page.evaluate(_function("select"), [int(ref), arguments["option"]])
             return "" if done else f"element {ref} has no option {arguments['option']}"
-        direction = {"up": -1, "down": 1}.get(str(arguments["direction"]))
-        if direction is None:
-            return "direction must be up or down"
-        return (
-            ""
-            if self._driver.execute_script(_script("scroll"), int(ref), direction)
-            else f"element {ref} does not scroll"
-        )
-
-    def _press(self, point: Sequence[int], text: str | None = None) -> str:
-        """Click at a point of the window and, if there is a ``text``, replace the content of the field by it. Returns
-        why this is impossible, or an empty text."""
-        from selenium.common.exceptions import MoveTargetOutOfBoundsException
-        from selenium.webdriver import ActionChains, Keys
-        from selenium.webdriver.common.actions.action_builder import ActionBuilder
-
-        mouse = ActionBuilder(self._driver, duration=0)
-        mouse.pointer_action.move_to_location(*point).click()
-        try:
-            mouse.perform()
-        except MoveTargetOutOfBoundsException:
+        if name == "scroll":
+            direction = {"up": -1, "down": 1}.get(str(arguments["direction"]))
+            if direction is None:
+                return "direction must be up or down"
+            done = await page.evaluate(_function("scroll"), [int(ref), direction])
+            return "" if done else f"element {ref} does not scroll"
+        if not point:
             return "the element is out of sight"
-        if text is not None:
-            keys = ActionChains(self._driver, duration=0)
-            keys.key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys(Keys.DELETE)
-            keys.send_keys(text.replace("\n", Keys.ENTER)).perform()
+        await page.mouse.click(*point)
+        if name == "type":
+            await page.keyboard.press("Control+A")
+            await page.keyboard.press("Delete")
+            await page.keyboard.type(str(arguments["text"]))
         return ""
 
 
@@ -233,6 +183,11 @@ def _script(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.js").read_text(encoding="utf-8")
 
 
+def _function(name: str) -> str:
+    """The same as a function of a list, its arguments."""
+    return f"(arguments) => {{{_script(name)}}}"
+
+
 @functools.cache
 def pages() -> Mapping[str, str]:
     """Return the addresses of the pages that ship with MiniWoB++, by name, sorted."""
@@ -240,23 +195,3 @@ def pages() -> Mapping[str, str]:
     files = {file.stem: file for file in html.glob("miniwob/*.html")}
     files |= {f"flight.{file.parent.name}": file for file in html.glob("flight/*/wrapper.html")}
     return {name: file.as_uri() for name, file in sorted(files.items())}
-
-
-def _browser_errors() -> tuple[type[Exception], ...]:
-    from selenium.common.exceptions import WebDriverException
-    from urllib3.exceptions import HTTPError
-
-    return WebDriverException, HTTPError
-
-
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {getattr(error, 'msg', error)}"
-
-
-def _program(*names: str) -> str:
-    for name in names:
-        if path := shutil.which(name):
-            return path
-    raise UserError(
-        f"{names[0]} is not installed: MiniWoB++ needs a browser, as of apt-get install chromium chromium-driver"
-    )
