@@ -1,4 +1,4 @@
-"""A judge on a scripted server and one in this process: its prompts, how its votes are combined, and how it fails."""
+"""A judge on a scripted server: its prompts, how its votes are combined, and how it fails."""
 
 import asyncio
 from collections.abc import Callable

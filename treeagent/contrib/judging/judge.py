@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.judging.ends import Verdict, pay_ends
-from treeagent.contrib.judging.models import Fault, JudgeModel, Served, local
+from treeagent.contrib.judging.models import Fault, Served
 from treeagent.contrib.judging.replies import FILE, Replies, Reply, key_of
 from treeagent.pipeline.rewards import Place, Step
 from treeagent.types import Message, Task, UserError, after_thought, derive_seed, storable
@@ -29,7 +29,6 @@ HACKED = (
 _ANSWER_FORM = (
     "Reply with one line for each question, its number and yes or no, such as '1: yes', and with nothing else."
 )
-_WORD = "Answer yes or no, with this word alone."
 _ANSWER = re.compile(r"^\W*(\d+)\W+(yes|no)\b", re.IGNORECASE | re.MULTILINE)
 UNREADABLE = "the judge's reply does not answer every question by yes or no"
 OUT_OF_CALLS = "the judge's calls are spent: raise its option most_calls"
@@ -40,11 +39,11 @@ class JudgeOptions:
     """Options of the reward "judge"."""
 
     model: str
-    """With ``url``, the model's name on the server. Without, a folder or a name on the Hugging Face hub."""
+    """The model's name on the server."""
     items: tuple[str, ...]
     """Questions about an episode, to which "yes" is the good answer; each asks one thing. The verdict is the share of
-    yes answers or, for a model in this process, the mean probability of yes."""
-    url: str | None = None
+    yes answers."""
+    url: str
     """Address of the OpenAI-compatible API of the judge's server, such as http://localhost:8000/v1."""
     reference: str = ""
     """Name of an entry of the task's data that the judge is shown as the reference answer."""
@@ -52,7 +51,7 @@ class JudgeOptions:
     """Also asks whether the agent got its reward by a way around the task. If most votes say so, the episode returns
     0."""
     votes: Annotated[int, Field(gt=0, le=99)] = 3
-    """How often a judge on a server is asked. Every second time, the questions are in reverse order. A verdict needs
+    """How often the judge is asked. Every second time, the questions are in reverse order. A verdict needs
     more than half of the votes."""
     weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share w of the verdict in the reward of an end; the environment's own reward makes up the rest."""
@@ -77,13 +76,7 @@ class Judge:
 
     def __init__(self, options: JudgeOptions, place: Place) -> None:
         self.options, self.replies = options, Replies(place.run / FILE) if place.run.is_dir() else None
-        self.model: JudgeModel
-        if options.url is None:
-            self.model = local(options.model)
-        else:
-            self.model = Served(
-                options.model, options.url, options.temperature, options.max_new_tokens, options.timeout
-            )
+        self.model = Served(options.model, options.url, options.temperature, options.max_new_tokens, options.timeout)
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, self.options.weight, self.verdicts)
@@ -101,9 +94,9 @@ class Judge:
         answers: list[list[Mapping[str, float]]] = [[] for _ in ends]
         faults: list[list[str]] = [[] for _ in ends]
         for (index, vote, _), reply in zip(prompts, replies, strict=True):
-            read = reply if isinstance(reply, Fault) else self._read(reply, asked[index][vote])
-            if isinstance(read, Fault):
-                faults[index].append(read.reason)
+            read = None if isinstance(reply, Fault) else read_answers(reply, asked[index][vote])
+            if read is None:
+                faults[index].append(reply.reason if isinstance(reply, Fault) else UNREADABLE)
             else:
                 answers[index].append(read)
         found, events = list[Verdict | None](), Counter[str]()
@@ -118,10 +111,8 @@ class Judge:
         return found
 
     def _questions(self) -> list[list[str]]:
-        """The questions of each vote: each alone for a model in this process, otherwise all in each vote."""
+        """The questions of each vote."""
         questions = [*self.options.items, *((HACKED,) if self.options.hacked else ())]
-        if self.model.scores:
-            return [[question] for question in questions]
         return [questions[::-1] if vote % 2 else questions for vote in range(self.options.votes)]
 
     def prompt(self, task: Task, messages: Sequence[Message], questions: Sequence[str]) -> list[Message]:
@@ -136,17 +127,14 @@ class Judge:
                     f"{', '.join(sorted(task.data)) or 'nothing'}: name one of them, or leave it out"
                 )
             parts += ["The reference answer, which the agent did not see:", quoted(str(task.data[name]))]
-        if self.model.scores:
-            parts += [*questions, _WORD]
-        else:
-            parts += ["\n".join(f"{number}. {each}" for number, each in enumerate(questions, 1)), _ANSWER_FORM]
+        parts += ["\n".join(f"{number}. {each}" for number, each in enumerate(questions, 1)), _ANSWER_FORM]
         return [Message("system", INSTRUCTIONS), Message("user", "\n\n".join(parts))]
 
     def _replies(self, prompts: Sequence[tuple[Sequence[Message], int]]) -> list[str | Fault]:
         """The reply to each prompt, from the file if it is stored there, otherwise from the model. Equal prompts are
         asked once."""
         options = self.options
-        seeds = [0 if self.model.scores else derive_seed("judge", vote) for _, vote in prompts]
+        seeds = [derive_seed("judge", vote) for _, vote in prompts]
         keys = [
             key_of(options.model, prompt, seed, options.temperature, options.max_new_tokens)
             for (prompt, _), seed in zip(prompts, seeds, strict=True)
@@ -164,11 +152,6 @@ class Judge:
             self.replies.add({key: each for key, each in answered.items() if isinstance(each, Reply)})
             found |= {key: each.text if isinstance(each, Reply) else each for key, each in answered.items()}
         return [found[key] for key in keys]
-
-    def _read(self, reply: str, questions: Sequence[str]) -> Mapping[str, float] | Fault:
-        if self.model.scores:
-            return dict.fromkeys(questions, float(reply))
-        return read_answers(reply, questions) or Fault(UNREADABLE)
 
 
 def quoted(text: str) -> str:

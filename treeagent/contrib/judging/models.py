@@ -1,21 +1,12 @@
-"""The model behind a judge: on a server, where it replies in text, or in this process, where its answer to one question
-is its probability of yes."""
+"""The model behind a judge, on a server."""
 
-import math
 import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass
 
 from treeagent.contrib.judging.replies import Reply
 from treeagent.types import Message, UserError
-
-if TYPE_CHECKING:
-    from treeagent.generators.chat import ChatFormat
-    from treeagent.generators.local import LocalGenerator
 
 _SIDE_BY_SIDE = 16
 """Requests to a server at a time."""
@@ -28,18 +19,8 @@ class Fault:
     reason: str
 
 
-class JudgeModel(Protocol):
-    """Answers conversations. Several threads may call it."""
-
-    scores: ClassVar[bool]
-    """Whether a reply is the probability of yes, written as a number; each conversation then asks one question.
-    Otherwise the reply is text that answers all questions."""
-
-    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]: ...
-
-
 @dataclass(frozen=True)
-class Served(JudgeModel):
+class Served:
     """A model on a server with OpenAI's API; its key is read from ``OPENAI_API_KEY``."""
 
     model: str
@@ -48,7 +29,6 @@ class Served(JudgeModel):
     max_new_tokens: int
     timeout: float
     """Of a request, in seconds. A request that fails is tried once more."""
-    scores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         try:
@@ -80,48 +60,3 @@ class Served(JudgeModel):
 
             with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
                 return list(threads.map(one, conversations, seeds))
-
-
-@lru_cache(maxsize=1)
-def local(model: str) -> "Local":
-    """The judge's checkpoint, loaded once in each process."""
-    from treeagent.agent.checkpoint import load_checkpoint
-    from treeagent.generators.chat import ChatFormat
-    from treeagent.generators.local import LocalGenerator
-
-    loaded = load_checkpoint(model, merged=True)
-    return Local(LocalGenerator(loaded.model), ChatFormat(loaded.tokenizer))
-
-
-@dataclass(frozen=True)
-class Local(JudgeModel):
-    """A model in this process. It answers one batch at a time."""
-
-    generator: "LocalGenerator"
-    chat: "ChatFormat"
-    scores: ClassVar[bool] = True
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
-        """Reply with P(yes) / (P(yes) + P(no)) at temperature 1, where each word counts with a small and a capital
-        first letter. If the chat template opens a thought, it is closed first, because the first word of a thought is
-        no answer."""
-        with self._lock:
-            words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
-            longest = max(words, key=len)
-            prompts = [self.chat.prompt_ids(tuple(each)) + self.chat.closing for each in conversations]
-            refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
-            read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
-            scored = iter(self.generator.score(read, [words] * len(read)))
-            self.chat.forget()  # the replies are stored, so no prompt is read a second time
-            return [
-                Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
-                for prompt, why in zip(prompts, refused, strict=True)
-            ]
-
-
-def _yes(logprobs: Sequence[float]) -> float:
-    """The probability of yes, normalised over all ``logprobs``: the first two belong to yes, the others to no."""
-    most = max(logprobs)
-    shares = [math.exp(each - most) for each in logprobs]
-    return sum(shares[:2]) / sum(shares)

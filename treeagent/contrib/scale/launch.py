@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -21,9 +21,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import torch
-import yaml
-from accelerate import DistributedType, PartialState
-from accelerate.commands.config.config_args import load_config_from_file
+from accelerate import PartialState
 from peft import PeftModel
 from torch import distributed
 from transformers import PreTrainedModel
@@ -42,15 +40,6 @@ from treeagent.types import NothingToLearn, UserError, WorkerLost
 Model = PreTrainedModel | PeftModel
 T = TypeVar("T")
 _JOB = "job.pickle"
-_FSDP: Mapping[str, tuple[Any, Any]] = {
-    "fsdp_version": (2, 1),  # version 1 cannot gather a weight by itself
-    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP"),  # weights are gathered one layer at a time
-    "fsdp_state_dict_type": ("SHARDED_STATE_DICT", "SHARDED_STATE_DICT"),  # each process saves its shard
-    "fsdp_offload_params": (False, False),  # validation uses the weights on their device
-    "fsdp_activation_checkpointing": (False, False),  # training.gradient_checkpointing does this instead
-    "fsdp_ignored_modules": (None, None),  # each process would train its own copy of them
-}
-"""For each setting of FSDP, the only value that an update can train with, and accelerate's default."""
 Work = Callable[[Any, Emit], dict[str, Any]]
 """Function that every process runs: (job, function to send events with) → result."""
 _WAIT = timedelta(minutes=30)
@@ -112,28 +101,6 @@ def launch(scale: Scale, work: Work, job: object, log: Path, emit: Emit) -> dict
                     raise _EXPECTED[kind](content)
                 emit(Event(**content))
     raise WorkerLost(f"the {scale.processes} processes broke down: {log} says why; continue with --resume")
-
-
-def check_accelerate_config(scale: Scale) -> None:
-    """Check that updates can train with the file ``scale.accelerate_config``."""
-    if scale.accelerate_config is None:
-        return
-    setting = f"--accelerate-config {scale.accelerate_config}"
-    try:
-        settings = load_config_from_file(str(find_recipe(scale.accelerate_config, ".yaml", "--accelerate-config")))
-    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise UserError(
-            f"{setting} is not a configuration of accelerate ({error}): make it by accelerate config"
-        ) from error
-    if settings.distributed_type in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
-        kind = settings.distributed_type.value
-        raise UserError(f"{setting} has distributed_type: {kind}, with which an update cannot train: choose FSDP")
-    if settings.distributed_type is not DistributedType.FSDP:
-        return
-    for name, (required, default) in _FSDP.items():
-        if (value := settings.fsdp_config.get(name, default)) != required:
-            fix = "leave it out" if required is None else f"set it to {json.dumps(required)}"
-            raise UserError(f"{setting} has {name}: {value}, with which an update cannot train: {fix}")
 
 
 def _messages_path(folder: Path, rank: int) -> Path:

@@ -38,9 +38,8 @@ def installed(scale: Scale) -> Iterator[None]:
 
         processes.start_workers = partial(RayWorkers, scale)
     if scale.processes > 1:
-        from treeagent.contrib.scale.launch import check_accelerate_config, train_together
+        from treeagent.contrib.scale.launch import train_together
 
-        check_accelerate_config(scale)
         update.train_all = partial(train_together, scale)
     try:
         yield

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as options
 
 from treeagent.agent.checkpoint import base_and_adapter, load_tokenizer
 from treeagent.config import RunConfig
-from treeagent.contrib.servers.reload import load_adapter, reload
+from treeagent.contrib.servers.reload import load_adapter
 from treeagent.generators.base import Failure, Generator, Ids, Sample, SampleRequest, Usage
 from treeagent.generators.config import Address
 from treeagent.generators.remote import RETRIES, RemoteGenerator
@@ -40,16 +40,12 @@ class Servers:
 
     urls: Annotated[tuple[Address, ...], Field(min_length=1)]
     """Root URLs of the OpenAI-compatible APIs of servers of the same model."""
-    reload: Literal["lora"] | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    reload: Literal["lora"] | None = None
     """How servers get the weights of another checkpoint. "lora" makes vLLM load its adapter by
-    ``/v1/load_lora_adapter``. A list is a command and its arguments that loads the checkpoint or restarts the server;
-    {checkpoint} and {url} in it are replaced. Unset stops the run until you have loaded the checkpoint."""
+    ``/v1/load_lora_adapter``. Unset stops the run until you have loaded the checkpoint."""
 
     def make(self, checkpoint: Path, config: RunConfig, scores: str = "") -> "Pool":
         """A client of the servers."""
-        if isinstance(self.reload, tuple):
-            for why in reload(self.urls, str(checkpoint), self.reload):
-                warnings.warn(f"{why}: the other servers go on without it", stacklevel=2)
         adapter = base_and_adapter(checkpoint)[1] if self.reload == "lora" else None
         kind = RemoteGenerator if self.reload is None else VersionedGenerator
         vocabulary = len(load_tokenizer(checkpoint))
