@@ -22,7 +22,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "eval": ("treeagent.cli.runs", "Evaluate a policy on held-out tasks, by itself and with search."),
     "show": ("treeagent.cli.look", "Show a run: its stages, results, search trees or episodes."),
     "report": ("treeagent.cli.look", "Write the report of a run again."),
-    "export": ("treeagent.cli.look", "Export a run's trees as a dataset, or a merged checkpoint."),
     "recipes": ("treeagent.cli.look", "List the recipes that come with the package."),
     "envs": ("treeagent.cli.envs", "List environments, check one, write the start of a new one."),
     "world": ("treeagent.cli.world", "Fit a world model to a run's steps, and audit it on held-out tasks."),

@@ -1,16 +1,13 @@
 """Commands to inspect and export runs, and to list recipes."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from treeagent.cli.options import Overrides, RunFolder, find_checkpoint, require_trees
-from treeagent.config import load_config
+from treeagent.cli.options import RunFolder, require_trees
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.recipes import recipes as known_recipes
 from treeagent.pipeline.report.page import report as write_page
 from treeagent.pipeline.report.show import show_episodes, show_run, show_task
@@ -79,35 +76,3 @@ def report(run_folder: RunFolder) -> None:
     if not run.stages():
         raise RunError(f"{run.path} has finished no stage, so that there is nothing to report: go on with --resume")
     Terminal(soft_wrap=True).print(str(write_page(run)))
-
-
-@app.command()
-def export(
-    source: Annotated[
-        Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run's folder, or a checkpoint with an adapter.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The new folder of the dataset or model.")],
-    overrides: Overrides = None,
-    view: Annotated[
-        list[str] | None,
-        typer.Option(help="pairs, advantages or sft; give it once for each, by default all."),
-    ] = None,
-) -> None:
-    """Export views of a run's trees as a Hugging Face dataset, or a checkpoint's adapter merged into its base model.
-
-    Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
-
-    Example: treeagent export runs/lora/checkpoints/round-1-rft --out shop-policy
-    """
-    if (source / "adapter_config.json").is_file():
-        from treeagent.agent.checkpoint import merge
-
-        merge(find_checkpoint(str(source)), out)
-        Terminal().print(f"checkpoint in {out}")
-        return
-    from treeagent.pipeline import export as exporting
-
-    run, config = Run.open(source), load_config(source / "config.toml", overrides or ())
-    views = list(dict.fromkeys(view or exporting.VIEWS))
-    for name, count in exporting.export(config, run, RichProgress(), views, out).items():
-        Terminal().print(f"{count:,} rows in {out / name}")

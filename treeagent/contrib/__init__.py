@@ -72,6 +72,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
+    "export": ("treeagent.contrib.traces.dataset", "Export a run's trees as a dataset, or a merged checkpoint."),
     "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run."),
     "traces": ("treeagent.contrib.traces.exported", "Write a run's episodes or trees as traces for other tools."),
     "view": ("treeagent.contrib.viewer.cli", "Write a page that shows the trees and episodes of runs."),

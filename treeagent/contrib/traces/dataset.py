@@ -1,4 +1,5 @@
-"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one."""
+"""The command ``treeagent export``: views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's
+formats where TRL has one."""
 
 import hashlib
 import shutil
@@ -7,15 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
+import typer
 from huggingface_hub import DatasetCardData
 
-from treeagent.config import RunConfig, dump_config
+from treeagent.cli.options import Overrides, find_checkpoint
+from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.progress import Progress, RichProgress
+from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_place, shards
@@ -25,6 +29,7 @@ from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.visible import visible
 
+app = typer.Typer()
 Row = dict[str, Any]
 _IGNORED = -100
 """The label by which torch and TRL exclude a token from the loss."""
@@ -209,3 +214,33 @@ VIEWS: Mapping[str, View] = {
     "advantages": _view("prompt_ids completion_ids mask advantages logprobs", _advantages),
     "sft": _view("messages input_ids labels", _imitation),
 }
+
+
+@app.command("export")
+def export_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run's folder, or a checkpoint with an adapter.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The new folder of the dataset or model.")],
+    overrides: Overrides = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(help="pairs, advantages or sft; give it once for each, by default all."),
+    ] = None,
+) -> None:
+    """Export views of a run's trees as a Hugging Face dataset, or a checkpoint's adapter merged into its base model.
+
+    Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
+
+    Example: treeagent export runs/lora/checkpoints/round-1-rft --out shop-policy
+    """
+    if (source / "adapter_config.json").is_file():
+        from treeagent.agent.checkpoint import merge
+
+        merge(find_checkpoint(str(source)), out)
+        Terminal().print(f"checkpoint in {out}")
+        return
+    run, config = Run.open(source), load_config(source / "config.toml", overrides or ())
+    views = list(dict.fromkeys(view or VIEWS))
+    for name, count in export(config, run, RichProgress(), views, out).items():
+        Terminal().print(f"{count:,} rows in {out / name}")

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from treeagent.cli.app import app
 from treeagent.config import load_config
+from treeagent.contrib.traces.dataset import VIEWS, export
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.export import VIEWS, export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.search.node import Budget, Edge, Node, Tree
@@ -27,7 +27,7 @@ from treeagent.search.record import to_record
 from treeagent.store import write_shard
 from treeagent.types import Message, Split, State, Task
 
-DOCS = Path(__file__).parents[2] / "docs" / "export.md"
+DOCS = Path(__file__).parents[3] / "docs" / "export.md"
 SCRATCH = ScratchConfig(vocabulary=400, layers=1, width=32, heads=2, context=256)
 TEMPERATURE = 0.5
 SETTINGS = ["environment.options.difficulty=2", f"policy.temperature={TEMPERATURE}"]
