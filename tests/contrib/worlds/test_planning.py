@@ -14,7 +14,7 @@ from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, ToolCall
 
-DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
+DOMAINS = ("blocks", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
 SWAP = [*BLOCKS, "goal on b a"]
 
@@ -70,7 +70,7 @@ def test_a_refused_action_says_what_it_lacks_and_changes_nothing(call: str | Too
     assert env.state_key() == before
 
 
-@pytest.mark.parametrize(("name", "size"), [("blocks", 4), ("hanoi", 4), ("logistics", 2), ("tireworld", 4)])
+@pytest.mark.parametrize(("name", "size"), [("blocks", 4), ("tireworld", 4)])
 def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(name: str, size: int) -> None:
     fewest, planned = 0, 0
     for problem in generated(name, size, 10):

@@ -13,8 +13,6 @@ from string import ascii_lowercase
 
 from treeagent.contrib.worlds.planning.problem import Domain, Fact, Literal, Problem, Schema, supertypes
 
-PEGS = ("peg1", "peg2", "peg3")
-
 
 def read_domain(name: str) -> Domain:
     table = tomllib.loads(resources.files(__package__).joinpath("domains.toml").read_text(encoding="utf-8"))[name]
@@ -50,42 +48,6 @@ def draw_blocks(size: int, rng: random.Random) -> list[str]:
             return _lines({name: "block" for name in names}, init, goal)
 
 
-def draw_hanoi(size: int, rng: random.Random) -> list[str]:
-    """Draw a problem with ``size`` discs in a legal arrangement, to be moved into another. ``d1`` is the smallest."""
-    discs = [f"d{number + 1}" for number in range(size)]
-    while True:
-        start, end = ([rng.choice(PEGS) for _ in discs] for _ in range(2))
-        if start != end:
-            break
-    on, covered = _piles(discs, start), {place for _, place in _piles(discs, start)}
-    smaller = [(peg, disc) for peg in PEGS for disc in discs]
-    smaller += [(large, small) for number, small in enumerate(discs) for large in discs[number + 1 :]]
-    init = [
-        *(("on", *each) for each in on),
-        *(("clear", place) for place in (*discs, *PEGS) if place not in covered),
-        *(("smaller", *each) for each in smaller),
-    ]
-    objects = {**dict.fromkeys(discs, "disc"), **dict.fromkeys(PEGS, "peg")}
-    return _lines(objects, init, [("on", *each) for each in _piles(discs, end)])
-
-
-def draw_logistics(size: int, rng: random.Random) -> list[str]:
-    """Draw a problem with ``size`` packages to deliver, in two cities that have an office and an airport each."""
-    places = ["office1", "airport1", "office2", "airport2"]
-    boxes = [f"box{number + 1}" for number in range(size)]
-    ways = [("road", "office1", "airport1"), ("road", "office2", "airport2"), ("air", "airport1", "airport2")]
-    init: list[Fact] = [*ways, *((kind, end_place, start_place) for kind, start_place, end_place in ways)]
-    init += [("at", "truck1", rng.choice(places[:2])), ("at", "truck2", rng.choice(places[2:]))]
-    init += [("at", "plane", rng.choice(places[1::2]))]
-    goal = list[Fact]()
-    for box in boxes:
-        start, end = rng.sample(places, 2)
-        init.append(("at", box, start))
-        goal.append(("at", box, end))
-    objects = {**dict.fromkeys(boxes, "package"), "truck1": "truck", "truck2": "truck", "plane": "plane"}
-    return _lines({**objects, **dict.fromkeys(places, "place")}, init, goal)
-
-
 def draw_tireworld(size: int, rng: random.Random) -> list[str]:
     """Draw a route of ``size`` roads with a spare tire at each intermediate place, and as many side routes of one to
     three places. A side route leads forward, too, but lacks a spare at one place. Since each drive costs a tire, a car
@@ -107,8 +69,6 @@ def draw_tireworld(size: int, rng: random.Random) -> list[str]:
 
 DRAW: Mapping[str, Callable[[int, random.Random], list[str]]] = {
     "blocks": draw_blocks,
-    "hanoi": draw_hanoi,
-    "logistics": draw_logistics,
     "tireworld": draw_tireworld,
 }
 
@@ -130,13 +90,3 @@ def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
             found.append(("on", name, tops[index]))
             tops[index] = name
     return found, tops
-
-
-def _piles(discs: Sequence[str], pegs: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what each disc lies on, given the peg of each disc. Discs are sorted by size, the smallest first."""
-    below = dict(zip(PEGS, PEGS, strict=True))
-    found = list[tuple[str, str]]()
-    for disc, peg in zip(reversed(discs), reversed(pegs), strict=True):
-        found.append((disc, below[peg]))
-        below[peg] = disc
-    return found[::-1]

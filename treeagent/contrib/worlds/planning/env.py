@@ -17,10 +17,10 @@ from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
-HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
+HIDDEN = frozenset(["clear", "handempty", "handfull"])
 """Predicates of the generated domains whose facts follow from others."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
-DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
+DomainName = Literal["blocks", "tireworld"]
 Sizes = int | tuple[int, int]
 """The size of all problems, or the smallest and the largest size."""
 
@@ -39,7 +39,7 @@ class PlanningOptions:
 
     domain: DomainName = "blocks"
     size: Annotated[Sizes, AfterValidator(_ordered)] = 4
-    """Number of blocks, discs or packages, or of roads to the goal. A larger problem needs more actions. ``[2, 8]``
+    """Number of blocks, or of roads to the goal. A larger problem needs more actions. ``[2, 8]``
     draws the size of each problem from 2 to 8."""
     hide: list[str] | None = None
     """Predicates whose facts the agent does not see; by default those that follow from others, such as ``clear``."""
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 class PlanningEnv(VisitEnv[Place]):
-    """PDDL planning problems as text, of four domains with a size that controls the horizon. An action is a name and
+    """PDDL planning problems as text, of two domains with a size that controls the horizon. An action is a name and
     its objects, such as ``unstack a b``, or a call of ``act``. Only ``finish`` ends an episode, with reward 1 if the
     goal holds then: the end does not reveal a success, and a dead end is not reported."""
 
