@@ -44,8 +44,6 @@ class OpenAIServer:
     """Whether it has vLLM's ``load_lora_adapter``."""
     adapters: dict[str, LocalGenerator] = field(default_factory=dict[str, LocalGenerator])
     """Adapters loaded so far, by name."""
-    answers_as: str | None = ""
-    """The model name in its answers: "" repeats the name in the request, None leaves it out."""
     loaded: list[str] = field(default_factory=list[str])
     """Folders of the checkpoints that it was asked to load."""
     structured: bool = False
@@ -71,8 +69,8 @@ class OpenAIServer:
             choice: Body = {"index": len(choices), "text": "", "finish_reason": "stop", "logprobs": told}
             choices.append(choice | ({"token_ids": list(sample.token_ids)} if self.token_ids else {}))
         usage = _usage(prompt, drawn)
-        named = {} if self.answers_as is None else {"model": self.answers_as or body["model"]}
-        return {"id": "0", "object": "text_completion", "choices": choices, "usage": usage} | named
+        answer = {"id": "0", "object": "text_completion", "model": body["model"]}
+        return answer | {"choices": choices, "usage": usage}
 
     def models(self) -> list[Body]:
         whole = {"id": self.model, "object": "model", "max_model_len": self.context}

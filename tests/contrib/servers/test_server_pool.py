@@ -19,7 +19,6 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
-from treeagent.types import UserError
 
 CHAT, NEVER = ChatFormat(tokenizer()), len(tokenizer()) - 1
 
@@ -117,12 +116,3 @@ def test_servers_load_an_adapter_that_they_lack(
     assert ids(draw(pool(folder, one, other, reload="lora"), (5, 6), (7, 6))) == expected
     assert expected != ids(draw(LocalGenerator(make_model()), (5, 6), (7, 6)))
     assert one.adapters.keys() == other.adapters.keys() == {adapter_name(folder)} and len(one.loaded) == 1
-
-
-def test_an_answer_must_name_its_version_where_weights_change(
-    two: tuple[OpenAIServer, OpenAIServer], toy: Path
-) -> None:
-    two[0].answers_as = "toy-of-yesterday"
-    assert not isinstance(draw(pool(toy, two[0]), (5, 6))[0], Failure)
-    with pytest.raises(UserError, match="answered as 'toy-of-yesterday', not as 'toy'"):
-        pool(toy, two[0], reload=("true",))

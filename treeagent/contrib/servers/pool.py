@@ -14,7 +14,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from openai.types import Completion
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as options
 
@@ -47,11 +46,10 @@ class Servers:
     def make(self, checkpoint: Path, config: RunConfig, scores: str = "") -> "Pool":
         """A client of the servers."""
         adapter = base_and_adapter(checkpoint)[1] if self.reload == "lora" else None
-        kind = RemoteGenerator if self.reload is None else VersionedGenerator
         vocabulary = len(load_tokenizer(checkpoint))
 
         def connect(url: str) -> RemoteGenerator:
-            return kind(
+            return RemoteGenerator(
                 config.server(url),
                 str(checkpoint) if adapter is None else load_adapter(url, adapter),
                 config.policy.temperature,
@@ -61,21 +59,6 @@ class Servers:
             )
 
         return Pool(self.urls, connect)
-
-
-class VersionedGenerator(RemoteGenerator):
-    """A server whose weights change during the run: every answer must name the model that was asked for."""
-
-    def complete(
-        self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: object
-    ) -> Completion:
-        answer: Completion = super().complete(prompt, extensions, seed=seed, **parameters)
-        if (served_as := getattr(answer, "model", None)) != self.model:
-            raise UserError(
-                f"{self} answered as {served_as!r}, not as {self.model!r}, so its weights are unknown: serve the "
-                "checkpoint under that name alone, or leave out policy.options.reload; then go on with --resume"
-            )
-        return answer
 
 
 @dataclass(slots=True)
