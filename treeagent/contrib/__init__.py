@@ -16,6 +16,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "reasoning": "treeagent.contrib.worlds.tasksets.reasoning:ReasoningEnv",
         "sandbox": "treeagent.contrib.worlds.sandbox:SandboxEnv",
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
+        "swe": "treeagent.contrib.worlds.swe:SweEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
         "toolbox": "treeagent.contrib.worlds.toolbox:ToolboxEnv",

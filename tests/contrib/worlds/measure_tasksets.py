@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from treeagent.contrib.worlds.sandbox import SandboxEnv
+from treeagent.contrib.worlds.swe import SweEnv
 from treeagent.contrib.worlds.tasksets import TaskSetEnv
 from treeagent.envs.base import StepResult
 from treeagent.envs.calls import as_call
@@ -23,13 +24,17 @@ from treeagent.types import SPLITS, Task
 _LONGEST, _BRANCHES = 100, 100
 
 
-def every_task(env: TaskSetEnv[Any] | SandboxEnv) -> list[Task]:
-    """All tasks of a set, split by split; the first of the sandbox's, which has no last."""
-    counts = [*SPLITS] * 20 if isinstance(env, SandboxEnv) else list(env.items().values())
+def every_task(env: TaskSetEnv[Any] | SandboxEnv | SweEnv) -> list[Task]:
+    """All tasks of a set, split by split; the first of those that are drawn."""
+    counts = (
+        list(env.items().values())
+        if isinstance(env, TaskSetEnv)
+        else [*SPLITS] * (70 if isinstance(env, SweEnv) else 20)
+    )
     return [task for split in SPLITS for task in env.tasks(split, counts.count(split))]
 
 
-def verdict(env: TaskSetEnv[Any] | SandboxEnv, task: Task, act: Callable[[], str]) -> float:
+def verdict(env: TaskSetEnv[Any] | SandboxEnv | SweEnv, task: Task, act: Callable[[], str]) -> float:
     """Play a task and return its verdict."""
     env.reset(options={"task": task})
     for _ in range(_LONGEST):
@@ -41,7 +46,7 @@ def verdict(env: TaskSetEnv[Any] | SandboxEnv, task: Task, act: Callable[[], str
 def measure(name: str, options: dict[str, object]) -> dict[str, object]:
     """One row of the table."""
     env, other = (make_env(name, options) for _ in range(2))
-    assert isinstance(env, TaskSetEnv | SandboxEnv)
+    assert isinstance(env, TaskSetEnv | SandboxEnv | SweEnv)
     tasks, rng, equal = every_task(env), random.Random(0), 0
     steps, branches, sizes = list[float](), list[float](), list[float]()
     gold = sum(verdict(env, task, lambda: env.demonstrator(0.0).act(rng)[1]) == 1 for task in tasks)

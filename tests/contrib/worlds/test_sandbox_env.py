@@ -4,14 +4,14 @@ import json
 import os
 import pickle
 import random
-import subprocess
+import shutil
 import sys
-from collections.abc import Mapping
+import time
 from pathlib import Path
 
 import pytest
 
-from treeagent.contrib.worlds.sandbox import PythonBox, Ran, SandboxEnv, SandboxOptions
+from treeagent.contrib.worlds.sandbox import PythonBox, Ran, SandboxEnv, SandboxOptions, ShellBox
 from treeagent.contrib.worlds.sandbox.box import LARGEST
 from treeagent.contrib.worlds.sandbox.env import passes
 from treeagent.envs import check_env
@@ -180,50 +180,98 @@ def test_a_verdict_cannot_be_forged(cheat: str) -> None:
     assert env.step(ToolCall("submit", {}))[1:3] == (0.0, True)
 
 
-class FolderBox:
-    """A box with a real shell in a folder, for this test only: it holds nobody back."""
+SHELL_HOSTILE = (
+    *("cat /etc/passwd", "ls /root /home /work", "cat /proc/1/environ", "touch /usr/bin/{mark}", "touch /tmp/{mark}"),
+    *("touch /{mark}", "rm -rf /usr/bin/env", "rm -rf /", "chmod -R 777 /usr", "mount -t tmpfs x /usr", "umount /usr"),
+    *(
+        "kill -9 -1",
+        "kill -9 1",
+        "kill -9 $PPID",
+        "killall -9 python3",
+        "chroot /usr",
+        "mknod d b 8 0",
+        "su",
+        "sudo ls",
+    ),
+    *("sleep 60", "sleep 60 &", "nohup sleep 60 >/dev/null 2>&1 &", "setsid sleep 60 &", "(sleep 60 &) &", "yes"),
+    *("exec 1>&-; sleep 60", "trap '' TERM INT; sleep 60", "kill -STOP $$", "while true; do true; done"),
+    *("f() { f | f & }; f", "while true; do sleep 60 & done", "dd if=/dev/zero of=/tmp/x bs=1M count=4000"),
+    *("dd if=/dev/zero of=x bs=1M count=4000", "head -c 300000 /dev/zero > x", "ln -s /etc/passwd kept.py", "mkfifo p"),
+    *(
+        "ln -s / root",
+        "mkdir -p a/b; cd a/b; rm -rf ../../a",
+        "python -c 'x = b\"x\" * 10**12'",
+        "rm -rf /box",
+        "cd /; rm -f box/*",
+    ),
+    *("python -c 'import socket; socket.create_connection((\"127.0.0.1\", 22), 2)'", "cat < /dev/tcp/1.1.1.1/80"),
+    *(
+        "python -c 'import os\nwhile True: os.fork()'",
+        "unshare -Ur touch /usr/{mark}",
+        "cat /dev/mem",
+        "echo x > /proc/1/mem",
+    ),
+    *('for n in /proc/*/fd/1; do echo \'[0, "", {"../{mark}": "x"}]\' > $n; done', "printf '\\377\\376' > bad"),
+    *("python -c 'import sys; sys.stdout.write(\"x\" * 10**7)'", "touch -- '-rf' 'a b' '$(x)'", "exit 77"),
+)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def start(self, files: Mapping[str, str]) -> None:
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                path.unlink()
-        for name, text in files.items():
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_text(text)
-
-    def run(self, command: str) -> Ran:
-        ran = subprocess.run(
-            command, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        return Ran(ran.stdout, ran.returncode)
-
-    def snapshot(self) -> object:
-        return {
-            str(each.relative_to(self.folder)): each.read_text() for each in self.folder.rglob("*") if each.is_file()
-        }
-
-    def restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, dict)
-        self.start(snapshot)
-
-    def close(self) -> None:
-        pass
+@pytest.fixture
+def shell() -> ShellBox:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not there")
+    return ShellBox(seconds=1.0)
 
 
-def test_another_box_needs_only_the_five_verbs(tmp_path: Path) -> None:
-    env = SandboxEnv(make_box=lambda: FolderBox(tmp_path))
+def test_a_shell_runs_in_a_box_and_returns_to_earlier_states(shell: ShellBox) -> None:
+    shell.start(FILES)
+    before = shell.snapshot()
+    assert shell.run("python main.py && wc -l < main.py").output.split() == ["8", "4"]
+    assert shell.files["out.txt"] == "done"
+    assert shell.run("id -u && ls /home").output.startswith(f"{os.getuid() or 65534}\n")
+    stored = pickle.dumps(shell.snapshot())
+    shell.restore(before)
+    assert shell.run("cat out.txt").code == 1
+    shell.restore(pickle.loads(stored))
+    assert shell.run("cat out.txt") == Ran("done", 0)
+    assert len(SHELL_HOSTILE) >= 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(SHELL_HOSTILE)))
+def test_a_hostile_shell_command_leaves_no_trace(number: int, shell: ShellBox) -> None:
+    mark = f"treeagent-{os.getpid()}-{number}"
+    shell.start({"kept.py": "x = 1"})
+    before, begun = _processes(), time.monotonic()
+    ran = shell.run(SHELL_HOSTILE[number].replace("{mark}", mark))
+    assert time.monotonic() - begun < 60
+    assert _processes() <= before
+    assert not any(Path(folder, mark).exists() for folder in ("/", "/tmp", "/usr", "/usr/bin", ".."))
+    assert "root:x:" not in ran.output
+    assert not any(path.startswith(("/", "..")) for path in shell.files)
+    assert sum(map(len, shell.files.values())) <= LARGEST
+    shell.start({"kept.py": "x = 1"})
+    assert shell.run("cat kept.py") == Ran("x = 1", 0)
+
+
+def _processes() -> set[str]:
+    """The sandboxes that run under this process."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return {each for each in children if b"bwrap" in Path(f"/proc/{each}/cmdline").read_bytes()}
+
+
+@pytest.mark.slow
+def test_the_environment_plays_in_a_shell(shell: ShellBox) -> None:
+    env, other = (SandboxEnv(SandboxOptions(box="shell")) for _ in range(2))
     task = env.tasks("train", 1)[0]
+    report = check_env(env, task, other=other, branches=2, depth=2)
+    assert report.passed, report.violations
     env.reset(options={"task": task})
     start, player, said = env.snapshot(), env.demonstrator(0.0), list[str]()
     while env.verdict() is None:
         said.append(env.step(as_call(player.act(random.Random(0))[1], env.tools()))[0])
     assert env.verify() == 1.0
     assert said[0] == "written"
-    assert "2 passed" in said[1]
     env.restore(start)
     assert env.files() == env.key_of(task).files
     assert env.step("shell[wc -l < solution.py]")[0] == "1"

@@ -49,17 +49,10 @@ class Box(Protocol):
         ...
 
 
-class PythonBox:
-    """A box for Python without processes: works on any Linux on x86-64 with seccomp, wants no rights and no containers.
+class FileBox:
+    """What boxes share whose state is a dictionary of files."""
 
-    Of a shell it has ``ls``, ``find``, ``cat``, ``grep``, ``rm``, ``printf %s TEXT > FILE``, ``python FILE``, and
-    ``python -m pytest``, which calls the functions ``test_*`` of the files ``test_*.py``. Code runs in the sandbox of
-    ``process``: it sees no file of the host, ``open`` reads and writes the box's own files, and what it writes
-    is kept if it ends in time."""
-
-    def __init__(self, seconds: float = 10.0, megabytes: int = 256) -> None:
-        self._sandbox = Sandbox(seconds, megabytes)
-        self._sandbox.run("")  # where code cannot be run safely, it says so here and not in an episode
+    def __init__(self) -> None:
         self.files: Mapping[str, str] = {}
 
     def start(self, files: Mapping[str, str]) -> None:
@@ -71,6 +64,41 @@ class PythonBox:
         if sum(map(len, files.values())) > LARGEST:
             raise ValueError(f"the box is full: at most {LARGEST} characters")
         self.files = files
+
+    def snapshot(self) -> object:
+        return self.files
+
+    def restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, Mapping)
+        self.files = snapshot
+
+    def close(self) -> None:
+        self.files = {}
+
+    def plain(self, words: Sequence[str]) -> Ran | None:
+        """Run a command that needs no process: those that ``SandboxEnv`` runs to read and write files."""
+        match words:
+            case ["find", ".", "-type", "f"]:
+                return Ran("\n".join(sorted(self.files)), 0)
+            case ["cat", path] if inside(path) in self.files:
+                return Ran(self.files[inside(path)], 0)
+            case ["printf", "%s", text, ">", path]:
+                self.write(path, text)
+                return Ran("", 0)
+        return None
+
+
+class PythonBox(FileBox):
+    """A box for Python without processes: works on any Linux on x86-64 with seccomp, wants no rights and no containers.
+
+    Of a shell it has ``ls``, ``find``, ``cat``, ``grep``, ``rm``, ``printf %s TEXT > FILE``, ``python FILE``, and
+    ``python -m pytest``, which calls the functions ``test_*`` of the files ``test_*.py``. Code runs in the sandbox of
+    ``process``: it sees no file of the host, ``open`` reads and writes the box's own files, and what it writes
+    is kept if it ends in time."""
+
+    def __init__(self, seconds: float = 10.0, megabytes: int = 256, modules: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self._sandbox = Sandbox(seconds, megabytes, modules)
 
     def run(self, command: str) -> Ran:
         try:
@@ -86,28 +114,21 @@ class PythonBox:
         ran = self._sandbox.run(self._program(), [("value", *call) for call in calls])
         return ran.returned or [["error", ran.error or "it ended before it answered"]] * len(calls)
 
-    def snapshot(self) -> object:
-        return self.files
-
-    def restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, Mapping)
-        self.files = snapshot
-
-    def close(self) -> None:
-        self.files = {}
+    def answers(self, requests: Sequence[Sequence[object]]) -> list[Any]:
+        """What ``inside.f`` answers to requests about the files, or an empty list if the run was stopped."""
+        return self._sandbox.run(self._program(), requests).returned or []
 
     def _run(self, words: list[str]) -> Ran:
+        if (ran := self.plain(words)) is not None:
+            return ran
         match words:
-            case ["ls"] | ["find", ".", "-type", "f"]:
+            case ["ls"]:
                 return Ran("\n".join(sorted(self.files)), 0)
             case ["cat", path]:
                 return Ran(self.files[inside(path)], 0)
             case ["rm", path]:
                 gone = self._known(path)
                 self.files = {each: text for each, text in self.files.items() if each != gone}
-                return Ran("", 0)
-            case ["printf", "%s", text, ">", path]:
-                self.write(path, text)
                 return Ran("", 0)
             case ["grep", text, *paths]:
                 searched = [self._known(path) for path in paths] or sorted(self.files)

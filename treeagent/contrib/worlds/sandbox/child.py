@@ -116,7 +116,7 @@ def main() -> None:
         os._exit(1)
     request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     os.close(0)
-    for name in _MODULES:
+    for name in (*_MODULES, *request["modules"]):
         importlib.import_module(name)
     random.seed(0)
     try:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
 
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
 from treeagent.contrib.worlds.sandbox.exercises import draw, slip
+from treeagent.contrib.worlds.sandbox.shell import ShellBox
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
@@ -29,10 +30,12 @@ class SandboxOptions:
     """Your own tasks instead of the generated ones: a JSONL file with ``id``, ``prompt``, ``files`` (path to text),
     ``checks`` ([module, function, arguments, value] each, which the agent never sees) and ``solution`` (path to
     text)."""
+    box: Literal["python", "shell"] = "python"
+    """``PythonBox`` or ``ShellBox``, which wants bubblewrap."""
     seconds: float = Field(default=10.0, gt=0, le=60)
-    """Most wall-clock time of a command, in seconds. CPU time is limited to 2 seconds."""
+    """Most wall-clock time of a command, in seconds. In a ``PythonBox``, CPU time is limited to 2 seconds."""
     megabytes: int = Field(default=256, ge=64, le=4096)
-    """Most memory of a command, in MiB."""
+    """Most memory of a process, in MiB."""
     shown: int = Field(default=2000, ge=20)
     """Most characters of an output that the agent reads."""
 
@@ -67,7 +70,7 @@ class Visit:
 
 _TEST = "python -m pytest"
 _TOOLS = (
-    text_tool("shell", "Run a command: ls, cat FILE, grep TEXT [FILE], rm FILE, python FILE.", "command"),
+    text_tool("shell", "Run a command, such as ls, cat FILE, grep TEXT FILE, rm FILE, python FILE.", "command"),
     text_tool("write", "Write a file.", "path", "text"),
     text_tool("edit", "Replace a passage of a file, which occurs once, by another.", "path", "old", "new"),
     text_tool("test", "Run the tests of the repository."),
@@ -79,7 +82,7 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
     """Repair a repository in a sandbox, with a shell, edits and tests. The reward is 1 if all hidden checks hold.
 
     The generated tasks have one function with a fault, and tests that may not show it. The checks are calls; their
-    expected values never enter the sandbox. ``make_box`` makes another kind of sandbox than ``PythonBox``."""
+    expected values never enter the sandbox. ``make_box`` makes a sandbox of your own."""
 
     options_type = SandboxOptions
     key_type = Repository
@@ -90,8 +93,11 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
 
     def __init__(self, options: SandboxOptions | None = None, make_box: Callable[[], Box] | None = None) -> None:
         self.options = options or SandboxOptions()
-        self.box = make_box() if make_box else PythonBox(self.options.seconds, self.options.megabytes)
+        boxes: Mapping[str, Callable[[float, int], Box]] = {"python": PythonBox, "shell": ShellBox}
+        made = boxes[self.options.box]
+        self.box = make_box() if make_box else made(self.options.seconds, self.options.megabytes)
         self._checker = PythonBox(self.options.seconds, self.options.megabytes)
+        self._checker.values([])  # where code cannot be run safely, it says so here and not in an episode
         self._own = None if self.options.tasks is None else own_tasks(self.options.tasks)
 
     def tools(self) -> Sequence[ToolSpec]:

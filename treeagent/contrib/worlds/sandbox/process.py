@@ -43,11 +43,13 @@ class Sandbox:
     """Most wall-clock time of a run, in seconds."""
     megabytes: int = 256
     """Most memory of a run, in MiB."""
+    modules: tuple[str, ...] = ()
+    """More modules of the standard library that code can import."""
 
     def run(self, code: str, calls: Sequence[Sequence[object]] = ()) -> Run:
         """Run ``code``, then call its function ``f`` once for each element of ``calls``, which holds the arguments.
         Each run starts in a new process."""
-        request = {"code": code, "calls": calls, "megabytes": self.megabytes}
+        request = {"code": code, "calls": calls, "megabytes": self.megabytes, "modules": self.modules}
         results, theirs = os.pipe()
         try:
             process = subprocess.Popen(
@@ -69,7 +71,7 @@ class Sandbox:
                 with contextlib.suppress(BrokenPipeError):  # it has ended already; the exit code is checked below
                     process.stdin.write(json.dumps(request).encode())
                     process.stdin.close()
-                (output, written), error = _read([process.stdout.fileno(), results], deadline)
+                (output, written), error = read_pipes([process.stdout.fileno(), results], deadline)
                 if not error:
                     process.wait(max(deadline - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
@@ -86,7 +88,7 @@ class Sandbox:
         return Run(output.decode(errors="replace"), error, returned)
 
 
-def _read(files: Sequence[int], deadline: float) -> tuple[list[bytes], str]:
+def read_pipes(files: Sequence[int], deadline: float, most: int = _OUTPUT_BYTES) -> tuple[list[bytes], str]:
     """Read the pipes until they are closed. Returns the bytes of each, and why reading was stopped early, or an empty
     text."""
     read = dict.fromkeys(files, b"")
@@ -102,8 +104,8 @@ def _read(files: Sequence[int], deadline: float) -> tuple[list[bytes], str]:
                 read[key.fd] += piece
                 if not piece:
                     waited.unregister(key.fd)
-                elif len(read[key.fd]) > _OUTPUT_BYTES:
-                    return [each[:_OUTPUT_BYTES] for each in read.values()], "it wrote too much"
+                elif len(read[key.fd]) > most:
+                    return [each[:most] for each in read.values()], "it wrote too much"
     return list(read.values()), ""
 
 

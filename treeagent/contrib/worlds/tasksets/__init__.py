@@ -6,7 +6,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic.dataclasses import dataclass
 
@@ -78,10 +78,18 @@ class TaskSetEnv(ToolEnv[Item, Visit], Generic[Visit]):
         return Gold(self, noise)
 
 
-class Gold:
-    """Makes the calls of the set's own solution. With probability ``noise`` it makes a later or an empty one."""
+class Planned(Protocol):
+    """An environment that knows what its solution still has to do, and wrong calls."""
 
-    def __init__(self, env: TaskSetEnv[Any], noise: float) -> None:
+    def plan(self) -> Sequence[str]: ...
+
+    def slips(self) -> Sequence[str]: ...
+
+
+class Gold:
+    """Makes the calls of the set's own solution. With probability ``noise`` it makes a wrong one."""
+
+    def __init__(self, env: Planned, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
