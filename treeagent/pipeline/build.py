@@ -82,7 +82,7 @@ def _keep(settings: EnvironmentConfig) -> _Kept:
     global _kept
     if _kept is None or _kept.settings != settings:
         close_environments()
-        _kept = _Kept(settings, _make_environment(settings))
+        _kept = _Kept(settings, make_environment(settings))
         # After WorkerEnv has registered the end of its process: what is registered last runs first.
         atexit.register(close_environments)
         Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
@@ -99,7 +99,7 @@ def instances(config: RunConfig) -> Env | EnvPool:
     kept, count = _keep(config.environment), config.environment.parallel
     if count == 1:
         return kept.env
-    kept.pool = kept.pool or EnvPool(kept.env, partial(_make_environment, config.environment), count)
+    kept.pool = kept.pool or EnvPool(kept.env, partial(make_environment, config.environment), count)
     return kept.pool
 
 
@@ -113,7 +113,7 @@ def close_environments() -> None:
                 each.close()
 
 
-def _make_environment(settings: EnvironmentConfig) -> Env:
+def make_environment(settings: EnvironmentConfig) -> Env:
     name, options, seconds = settings.name, settings.options, settings.call_seconds
     env = WorkerEnv(name, options, call_seconds=seconds) if settings.worker else make_env(name, options)
     return wrap(env, settings.wrappers)

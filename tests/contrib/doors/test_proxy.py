@@ -257,7 +257,7 @@ def test_requests_of_many_conversations_go_through_the_model_together(tmp_path: 
 
         def ask(number: int) -> None:
             ready.wait()
-            httpx.post(f"{address}/e/{number}/v1/chat/completions", json=asked(f"task {number}"))
+            httpx.post(f"{address}/e/{number}/v1/chat/completions", json=asked(f"task {number}"), timeout=60)
 
         for _ in range(1):
             with ThreadPoolExecutor(32) as pool:

@@ -9,8 +9,8 @@ from treeagent.types import UserError
 if find_spec("starlette") is None or find_spec("uvicorn") is None:
     raise UserError("the doors for agents want Starlette and uvicorn: pip install 'treeagent[doors]'")
 
-_MODULES = {"proxied": "proxy", "send_outcome": "proxy", "Agent": "serve"}
-__all__ = ["Agent", "proxied", "send_outcome"]
+_MODULES = {"proxied": "proxy", "send_outcome": "proxy", "Agent": "serve", "searched": "search"}
+__all__ = ["Agent", "proxied", "searched", "send_outcome"]
 
 
 def __getattr__(name: str) -> Any:

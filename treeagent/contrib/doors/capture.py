@@ -308,7 +308,7 @@ class Capture:
             yield number, orjson.loads(line)
 
 
-def grown(task: str, plays: Sequence[Play]) -> list[Tree]:
+def grown(task: Task | str, plays: Sequence[Play]) -> list[Tree]:
     """The plays of a task as trees: one for all conversations that begin with the same ids. An outcome stands at the
     last turn of each conversation of its play; a path without one ends open, and no view learns from it."""
     trees: dict[tuple[int, ...], Tree] = {}
@@ -322,7 +322,8 @@ def grown(task: str, plays: Sequence[Play]) -> list[Tree]:
             start = first[name]
             if (tree := trees.get(start.context_ids)) is None:
                 prompt = next((each.content for each in start.added if each.role == "user"), "")
-                root = Node(State(Task(task, prompt), start.added), context_ids=start.context_ids)
+                named = Task(task, prompt) if isinstance(task, str) else task
+                root = Node(State(named, start.added), context_ids=start.context_ids)
                 tree = trees[start.context_ids] = Tree(root.state.task, 0, root)
             ends = last[start.context_ids] == name
             _lay(tree, play.chain(play.turns[name]), play.reward if ends else None)
@@ -336,14 +337,16 @@ def _lay(tree: Tree, turns: Sequence[Turn], reward: float | None) -> None:
     """Add a path, along the edges that it shares with earlier ones."""
     node, task = tree.root, tree.task
     for turn, after in zip(turns, [*turns[1:], None], strict=True):
+        if not any(turn.action is each for each in node.samples or ()):
+            node.samples = [*(node.samples or ()), turn.action]
+            tree.budget.proposals += 1
+            tree.budget.generated_tokens += len(turn.action.token_ids)
         twins = [edge for edge in node.edges if edge.action.token_ids == turn.action.token_ids]
         edge = next((edge for edge in twins if _leads(edge, after, reward)), None)
         edge = edge or next((edge for edge in twins if edge.child is None), None)
         if edge is None:
             edge = Edge(turn.action, 1.0)
             node.edges.append(edge)
-            tree.budget.proposals += 1
-            tree.budget.generated_tokens += len(turn.action.token_ids)
         invalid = bool(turn.action.error)
         messages = (*node.state.messages, turn.message)
         if edge.child is None and after is not None:

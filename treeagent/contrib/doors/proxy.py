@@ -13,19 +13,17 @@ import typer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.cli import options
 from treeagent.config import RunConfig
 from treeagent.contrib.doors import wire
 from treeagent.contrib.doors.capture import Capture, Play, Turn, read_prompt
-from treeagent.contrib.doors.speaker import Speaker
+from treeagent.contrib.doors.speaker import Speaker, loaded
 from treeagent.contrib.doors.wire import Asked, Json
 from treeagent.generators.base import Failure
-from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
-from treeagent.pipeline.opening import for_checkpoint
 from treeagent.pipeline.terminal import Terminal
 from treeagent.seams import resolve
 from treeagent.types import UserError, derive_seed
@@ -57,10 +55,7 @@ class Proxy:
                 task = self._asked[place] = asyncio.create_task(self._answer(play, asked))
                 task.add_done_callback(lambda done: self._asked.pop(place, None))
             turn = await asyncio.shield(self._asked[place])  # a client that goes away may ask again
-        extra: Json = {"treeagent": {"episode": play.id, "task": play.place[0]}}
-        if asked.body.get("stream"):
-            return StreamingResponse(wire.chunks(turn.said, asked, self.model, extra), media_type="text/event-stream")
-        return JSONResponse(wire.completion(turn.said, self.model, extra))
+        return wire.answered(turn.said, asked, self.model, {"treeagent": {"episode": play.id, "task": play.place[0]}})
 
     async def _answer(self, play: Play, asked: Asked) -> Turn:
         form = self.speaker.format(asked.tools)
@@ -101,10 +96,7 @@ class Proxy:
 def _opened(
     checkpoint: Path, config: RunConfig, out: Path, group: int, verifier: Verifier | None, resume: bool
 ) -> Iterator[Proxy]:
-    config = for_checkpoint(config, checkpoint)
-    _, policy = load_actors(checkpoint, config)
-    if not isinstance(policy, LLMPolicy):
-        raise UserError(f"policy.generator {config.policy.generator!r} gives no token ids, which the proxy captures")
+    config, _, policy = loaded(checkpoint, config)
     with Run.create(out, config, resume=resume) as run:
         run.record_checkpoint(COLLECTED, checkpoint)
         capture = Capture(run, checkpoint_name(checkpoint, out), group, policy.forget)
@@ -154,6 +146,10 @@ def proxy_command(
         str | None,
         typer.Option(metavar="MODULE:NAME", help="A function of messages and task that gives the outcome, or None."),
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A program to search with: a function of base_url, world and task."),
+    ] = None,
     key: Annotated[str, typer.Option(envvar="TREEAGENT_KEY", help="The api_key that clients must give.")] = "",
     seed: options.Seed = None,
     resume: options.Resume = False,
@@ -170,6 +166,10 @@ def proxy_command(
     own = config or policy.parent.name == "checkpoints" or (resume and (out / "config.toml").is_file())
     added = [*([] if own else ["policy.format=tools"]), *(overrides or ())]
     settings = options.chosen_settings(config, added, seed, resume, trust, out, policy)
+    if search is not None:
+        from treeagent.contrib.doors.search import searched  # imports this module
+
+        return searched(policy, settings, out, resolve("search.method", search, {}), resume=resume)
     check: Verifier | None = None if verifier is None else resolve("rewards.function", verifier, {})
     with _opened(policy, settings, out, group, check, resume) as proxy:
         Terminal().print(f"model {proxy.model} at http://127.0.0.1:{port}/v1, trees in {out}; Ctrl-C ends it")

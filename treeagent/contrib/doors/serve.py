@@ -22,21 +22,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from treeagent.agent.policy import LLMPolicy
 from treeagent.cli.options import CheckpointName, Config, Overrides, Seed, Trust, chosen_settings, find_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.doors import wire
+from treeagent.contrib.doors.speaker import loaded
 from treeagent.contrib.doors.wire import Asked, Json, Said
 from treeagent.envs.base import Env, opening
-from treeagent.pipeline.build import env_dynamics, environment, load_actors
-from treeagent.pipeline.imagination import with_planning_world, world_model
-from treeagent.pipeline.opening import for_checkpoint
+from treeagent.pipeline.build import env_dynamics, environment
+from treeagent.pipeline.imagination import Imagination, with_planning_world, world_model
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.config import Limits
 from treeagent.search.decide import best_path
 from treeagent.search.node import Budget, Tree, path_return
 from treeagent.search.searcher import make_search
-from treeagent.types import Action, Dynamics, Message, State, Task, ToolCall, Transition, UserError, derive_seed
+from treeagent.types import Action, Dynamics, Message, State, Task, ToolCall, UserError, derive_seed
 
 _KEPT = 4096
 """Plans that are remembered."""
@@ -59,28 +58,13 @@ class Job:
     """Whether the client went away."""
 
 
-@dataclass(frozen=True, slots=True)
-class _From:
-    """A dynamics in which a task begins at a given state."""
-
-    inner: Dynamics
-    state: State
-
-    async def reset(self, task: Task) -> State:
-        return self.state
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return await self.inner.step(state, action)
-
-
 class Planner:
     """Plans in an environment or a world model. One call at a time."""
 
     def __init__(self, checkpoint: Path, config: RunConfig, env: Env | None = None) -> None:
-        config = for_checkpoint(config, checkpoint)
-        actors, policy = load_actors(checkpoint, config)
-        if not isinstance(policy, LLMPolicy) or config.search.granularity == "split":
-            raise UserError("treeagent serve wants a policy.generator with token ids and search.granularity=step")
+        config, actors, policy = loaded(checkpoint, config)
+        if config.search.granularity == "split":
+            raise UserError("treeagent serve plans in whole steps: set search.granularity=step")
         self.config, self.policy, self.env = config, policy, env or environment(config)
         self._imagines, self._search = bool(config.evaluate.world), config.search.by("mcts")
         self._real = env_dynamics(self.env, config, "evaluate", reveal_reward=False)
@@ -152,8 +136,13 @@ class Planner:
     async def _grow(self, task: Task, state: State, turn: int, job: Job) -> Tree:
         seed = derive_seed(derive_seed(self.config.seed, "evaluate"), "mcts", task.id)  # that of ``treeagent eval``
         settings = self._search if job.limits is None else replace(self._search, limits=job.limits)
-        steps = _From(self._blind, state)
-        search = make_search(self._actors.sampling, steps, settings, self._actors.value, noise=False)
+
+        async def here(task: Task) -> State:
+            return state
+
+        search = make_search(
+            self._actors.sampling, Imagination(here, self._blind), settings, self._actors.value, noise=False
+        )
 
         def watch(trees: Sequence[Tree]) -> None:
             if job.stopped:
@@ -286,5 +275,5 @@ def serve_command(
     settings = chosen_settings(config, overrides, seed, False, trust, Path("."), policy)
     server = Server(Planner(policy, settings), wire.model_name(policy))
     Terminal().print(f"model {server.model} at http://127.0.0.1:{port}/v1; Ctrl-C ends it")
-    made = wire.application(server.model, key, {"/v1/chat/completions": server.chat}, lambda: None)
+    made = wire.application(server.model, key, {"/v1/chat/completions": server.chat})
     wire.server(made, port).run()

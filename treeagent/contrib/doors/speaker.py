@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from secrets import token_hex
 
 from treeagent.agent.policy import LLMPolicy
@@ -20,7 +21,10 @@ from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleR
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.structured import Form
 from treeagent.generators.turn import Grammar, ToolCalls, make_grammar, openai_tools
-from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall
+from treeagent.pipeline.build import load_actors
+from treeagent.pipeline.opening import for_checkpoint
+from treeagent.pipeline.play import Actors
+from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall, UserError
 
 _FORMATS = 16
 """Sets of tools that are kept ready."""
@@ -145,6 +149,15 @@ class _Waiting:
     def fits(self, other: "_Waiting") -> bool:
         """Whether both may share a batch."""
         return self.form is other.form and self.stops == other.stops
+
+
+def loaded(checkpoint: Path, config: RunConfig) -> tuple[RunConfig, Actors, LLMPolicy]:
+    """The settings for a checkpoint, its actors and its policy."""
+    config = for_checkpoint(config, checkpoint)
+    actors, policy = load_actors(checkpoint, config)
+    if not isinstance(policy, LLMPolicy):
+        raise UserError(f"policy.generator {config.policy.generator!r} gives no token ids, which the doors want")
+    return config, actors, policy
 
 
 class Speaker:

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from treeagent.contrib.traces.transcripts import TranscriptMessage, messages_of
@@ -146,6 +146,13 @@ def completion(said: Said, model: str, extra: Json) -> Json:
     return said.head(model, "chat.completion") | {"choices": [choice]} | said.usage() | extra
 
 
+def answered(said: Said, asked: Asked, model: str, extra: Json) -> Response:
+    """The answer as a response, or as a stream where the client wants one."""
+    if asked.body.get("stream"):
+        return StreamingResponse(chunks(said, asked, model, extra), media_type="text/event-stream")
+    return JSONResponse(completion(said, model, extra))
+
+
 def chunks(said: Said, asked: Asked, model: str, extra: Json) -> Iterator[bytes]:
     """The answer as server-sent events."""
     head = said.head(model, "chat.completion.chunk")
@@ -177,7 +184,9 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-def application(model: str, key: str, endpoints: Mapping[str, Endpoint], on_end: Callable[[], None]) -> Starlette:
+def application(
+    model: str, key: str, endpoints: Mapping[str, Endpoint], on_end: Callable[[], None] = lambda: None
+) -> Starlette:
     """The server's application: ``/v1/models``, and ``endpoints`` by their paths, each also under ``/e/EPISODE``."""
 
     async def models(request: Request) -> Response:
