@@ -14,7 +14,8 @@ from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.imagination import Imagination
 from treeagent.pipeline.outcomes import Outcome, limits_met
-from treeagent.search.config import Limits
+from treeagent.seams import resolve
+from treeagent.search.config import METHODS, Limits
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.searcher import Growth, Searcher, create_trees, last_node, make_search, take_step
@@ -99,7 +100,7 @@ def _searcher(actors: Actors, dynamics: Dynamics, mode: Mode, config: RunConfig)
 
 def _plan(mode: Mode, tree: Tree, config: RunConfig) -> Sequence[Edge]:
     """The edges of a finished tree to take."""
-    if mode == "lookahead":
+    if resolve("search.method", mode, METHODS).takes_visited:
         return most_visited_path(tree)
     return best_path(tree, config.evaluate.decision, config.evaluate.likelihood_weight)
 

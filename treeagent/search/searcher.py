@@ -74,6 +74,8 @@ class Searcher(ABC):
     """A pydantic dataclass: the method's own settings."""
     prunes: ClassVar[bool] = True
     """Whether ``search.prune_repeats`` applies to the method."""
+    takes_visited: ClassVar[bool] = False
+    """Whether the plan of a tree is its most visited path, whatever ``evaluate.decision`` says."""
 
     def __init__(
         self,

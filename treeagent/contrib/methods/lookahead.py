@@ -32,6 +32,7 @@ class Lookahead(Searcher):
     options: LookaheadOptions
 
     prunes = False  # an action once taken cannot be pruned
+    takes_visited = True
 
     async def grow(self, growth: Growth) -> None:
         path: Path = []
