@@ -23,21 +23,17 @@ from treeagent.types import Task, UserError
 END = step(reward=1.0, end="terminated")
 
 
-def brief(step: Step) -> float | None:
-    return -0.5 if step.ended else None
-
-
 def unsure(step: Step) -> float | None:
     return {"sure": 0.9, "unsure": 0.5}.get(step.action.text)
 
 
 def test_parts_are_weighed_and_summed(tmp_path: Path) -> None:
-    """An end: 2 · 1 - 0.1 · 2 sampled tokens + 3 · 0.25 from the environment - 0.5 from the rule."""
-    weights = {"outcome": 2.0, "tokens": -0.1, "progress": 3.0, "brief": 1.0}
-    reward = make_reward(place(tmp_path, "weighted", weights=weights, rules={"brief": f"{__name__}:brief"}))
+    """An end: 2 · 1 - 0.1 · 2 sampled tokens + 3 · 0.25 from the environment."""
+    weights = {"outcome": 2.0, "tokens": -0.1, "progress": 3.0}
+    reward = make_reward(place(tmp_path, "weighted", weights=weights))
     with_info = step(reward=1.0, end="terminated", info={"components": {"progress": 0.25}})
     found = asyncio.run(reward.score([with_info, step(invalid=True)]))
-    assert found == pytest.approx([2 - 0.2 + 0.75 - 0.5, -0.2])
+    assert found == pytest.approx([2 - 0.2 + 0.75, -0.2])
     assert components(step(invalid=True)) == {"outcome": 0.0, "steps": 1.0, "tokens": 2.0, "invalid": 1.0}
     with pytest.raises(UserError, match="progress"):
         components(step(info={"components": {"progress": float("nan")}}))

@@ -6,7 +6,6 @@ from typing import Annotated
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent import seams
 from treeagent.contrib.guards.patterns import Patterns
 from treeagent.envs.base import Env, EnvWrapper, StepResult
 from treeagent.types import ToolCall
@@ -21,9 +20,6 @@ class Shield:
 
     deny: tuple[str, ...] = ()
     """Regular expressions of forbidden calls, as ``Patterns`` reads them."""
-    predicate: str = ""
-    """A function of yours, "module:function", that takes a call and returns the reason why it is forbidden, or None.
-    It gets a ``ToolCall`` for a well-formed tool call, and otherwise the text."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
     """Cost of each forbidden call, in units of reward. It lowers the verdict, but not below 0, and the step's
     reward."""
@@ -38,8 +34,6 @@ class ShieldedEnv(EnvWrapper):
     def __init__(self, env: Env, options: Shield) -> None:
         super().__init__(env)
         self._options, self._patterns = options, Patterns(options.deny, env.tools())
-        name = options.predicate
-        self._predicate = seams.resolve("environment.wrappers", name, {}) if name else None
         self._refused, self._terminated = 0, False
 
     def refusal(self, action: str | ToolCall) -> str | None:
@@ -92,7 +86,5 @@ class ShieldedEnv(EnvWrapper):
 
     def _reason(self, action: str | ToolCall) -> str | None:
         """Why the call is forbidden, or None if it is allowed."""
-        if (pattern := self._patterns.matched(action)) is not None:
-            return f"it matches {pattern!r}"
-        reason = self._predicate(self._patterns.call(action)) if self._predicate is not None else None
-        return None if reason is None else str(reason)
+        pattern = self._patterns.matched(action)
+        return None if pattern is None else f"it matches {pattern!r}"
