@@ -78,7 +78,6 @@ WAYS: dict[str, Way] = {
     "greedy": Way("greedy", {}),
     "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),
-    "ab_mcts_beta": Way("ab_mcts", {"options": {"posterior": "beta"}}),
     "mcts_legal": Way("mcts", _LEGAL, "score"),
     "mcts_legal_pruned": Way("mcts", {**_LEGAL, "prune_repeats": True}, "score"),
     "best_of_n_legal": Way("best_of_n", _LEGAL, "score"),

@@ -6,7 +6,7 @@ import pytest
 from toy_search import AllPolicy, Maze, task
 from written_world import Written
 
-from treeagent.contrib.methods.ab_mcts import ABMCTS, Beta, Gaussian
+from treeagent.contrib.methods.ab_mcts import ABMCTS, Gaussian
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.node import Tree
 from treeagent.types import Policy, Value
@@ -25,20 +25,10 @@ def test_a_gaussian_posterior_by_hand() -> None:
     assert after.variance == pytest.approx((0.1 + 0.125 + 0.375) / 3)
 
 
-def test_a_beta_posterior_by_hand() -> None:
-    assert Beta().after([1.0, 0.25]) == Beta(1.75, 1.25)
-    assert Beta().after([1.5, -0.5]) == Beta(1.5, 1.5)
-
-
-@pytest.mark.parametrize("posterior", ["gaussian", "beta"])
-def test_most_simulations_go_on_below_the_better_child(posterior: str) -> None:
+def test_most_simulations_go_on_below_the_better_child() -> None:
     """Everything below a is worth 0.9, everything below b 0.1."""
     places = [first + rest for first in "ab" for rest in ("", *"ab", "aa", "ab", "ba", "bb")]
     world = Written(values={place: 0.9 if place[0] == "a" else 0.1 for place in places})
-    settings = {"posterior": posterior}
-    trees = [
-        grown(AllPolicy("a", "b"), world, world, seed, limits=Limits(simulations=10), options=settings)
-        for seed in range(10)
-    ]
+    trees = [grown(AllPolicy("a", "b"), world, world, seed, limits=Limits(simulations=10)) for seed in range(10)]
     visits = {word: sum(e.visits for tree in trees for e in tree.root.edges if e.action.text == word) for word in "ab"}
     assert visits["a"] > 3 * visits["b"]

@@ -7,14 +7,13 @@ each child, and continues at the child with the greatest draw. The paper's varia
 posterior to the returns r seen there, with a conjugate prior. After n returns with mean r̄, the prior's parameters
 become
 
-    Gaussian, N(μ | m, σ²/κ) χ⁻²(σ² | ν, τ²):    κ' = κ + n    ν' = ν + n    m' = (κ m + n r̄) / κ'
-                                                 ν' τ'² = ν τ² + Σ (r - r̄)² + (m - r̄)² κ n / κ'
-    Beta, B(α, β):                               α' = α + Σ r    β' = β + Σ (1 - r)
+    N(μ | m, σ²/κ) χ⁻²(σ² | ν, τ²):    κ' = κ + n    ν' = ν + n    m' = (κ m + n r̄) / κ'
+                                       ν' τ'² = ν τ² + Σ (r - r̄)² + (m - r̄)² κ n / κ'
 
-The first is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one with α = ν/2 and β = ν τ²/2.
+This is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one with α = ν/2 and β = ν τ²/2.
 
-A draw is a mean return: μ ~ N(m', σ²/κ') with σ² ~ ν' τ'²/χ²(ν'), or a draw from B(α', β'). The priors are those of the
-authors' program: m = 0, κ = ν = 1, τ² = 0.1, and Jeffreys' α = β = ½. As in the paper, a return updates GEN of the
+A draw is a mean return: μ ~ N(m', σ²/κ') with σ² ~ ν' τ'²/χ²(ν'). The prior is that of the authors' program: m = 0,
+κ = ν = 1, τ² = 0.1. As in the paper, a return updates GEN of the
 state where the new child was made, the child itself, and, on the way up to the root, every child on the path and the
 CONT above it.
 
@@ -27,11 +26,8 @@ repeats a call continues below it, and adds no evidence for GEN. Returns are nor
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from treeagent.search.node import Edge, Node, Path
 from treeagent.search.puct import merge_key
@@ -65,23 +61,6 @@ class Gaussian:
 
 
 @dataclass(frozen=True, slots=True)
-class Beta:
-    """The Beta posterior of a mean return in [0, 1]; without returns it is the prior."""
-
-    alpha: float = 0.5
-    beta: float = 0.5
-
-    def after(self, returns: Sequence[float]) -> "Beta":
-        """The posterior after these returns, with this distribution as the prior. A return outside [0, 1] is clipped to
-        it."""
-        inside = [min(max(each, 0.0), 1.0) for each in returns]
-        return Beta(self.alpha + math.fsum(inside), self.beta + math.fsum(1.0 - each for each in inside))
-
-    def draw(self, rng: np.random.Generator) -> float:
-        return float(rng.beta(self.alpha, self.beta))
-
-
-@dataclass(frozen=True, slots=True)
 class _Returns:
     """The returns of an edge: of the simulation that generated the child, and of those that continued below it."""
 
@@ -94,7 +73,6 @@ class _Posteriors:
     """The returns in one tree, and draws from the posteriors that follow from them."""
 
     growth: Growth
-    prior: Gaussian | Beta
     rng: np.random.Generator
     returns: dict[int, _Returns] = field(default_factory=dict[int, _Returns])
     """The returns of each edge, by the edge's ``id``."""
@@ -105,7 +83,7 @@ class _Posteriors:
     def draw(self, lists: Sequence[list[float]]) -> float:
         """A draw from the posterior after the returns in ``lists``."""
         values = self.growth.value_range
-        return self.prior.after([values.normalise(each) for returns in lists for each in returns]).draw(self.rng)
+        return Gaussian().after([values.normalise(each) for returns in lists for each in returns]).draw(self.rng)
 
     def prefers_new(self, node: Node, choices: Sequence[Edge]) -> bool:
         """Whether the draw for GEN beats the draw for CONT, which leads to one of ``choices``."""
@@ -118,15 +96,6 @@ class _Posteriors:
         return choices[draws.index(max(draws))]
 
 
-@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class ABMCTSOptions:
-    """Settings of AB-MCTS."""
-
-    posterior: Literal["gaussian", "beta"] = "gaussian"
-    """AB-MCTS assumes that returns are normally distributed ("gaussian"), or Beta distributed between the lowest and
-    the highest return ("beta")."""
-
-
 class ABMCTS(Searcher):
     """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
 
@@ -134,13 +103,8 @@ class ABMCTS(Searcher):
     from the same posteriors, and no two of them try the same edge.
     """
 
-    Options = ABMCTSOptions
-    options: ABMCTSOptions
-
     async def grow(self, growth: Growth) -> None:
-        tree, prior = growth.tree, Beta() if self.options.posterior == "beta" else Gaussian()
-        rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
-        posteriors = _Posteriors(growth, prior, rng)
+        posteriors = _Posteriors(growth, np.random.default_rng(derive_seed(growth.tree.seed, "thompson sampling")))
         while (room := self.simulations_allowed(growth)) and not growth.tree.root.exhausted:
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
