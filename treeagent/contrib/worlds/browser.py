@@ -20,7 +20,7 @@ _FLAGS = (
     "--disable-gpu",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
-_START_SECONDS, _SECONDS, _CLOSE_SECONDS = 120.0, 30.0, 5.0
+_START_SECONDS, _SECONDS, _CLOSE_SECONDS = 120.0, 60.0, 5.0
 """Time limits for opening a page, with the start of the browser, for a job on it, and for closing it."""
 
 Answer = TypeVar("Answer")
@@ -83,6 +83,7 @@ class Tab:
         assert self._browser is not None
         context = await self._browser.context()
         self._page = page = await context.new_page()
+        page.set_default_timeout(_SECONDS * 1000)
         page.on("dialog", lambda dialog: dialog.accept())
         if self._script:
             await page.add_init_script(self._script)
