@@ -1,6 +1,6 @@
 """An MCP server over stdio, written without a library, that misbehaves in the way that its first argument names.
 
-The second argument is a JSON file of what the fault needs: the tools to list, or a number of lines or characters.
+The second argument is a JSON file of the tools to list.
 """
 
 import json
@@ -29,19 +29,6 @@ def listed(number: object) -> None:
     answer(number, {"tools": GIVEN if FAULT == "tools" else [ECHO]})
 
 
-def called(number: int) -> None:
-    """Answer a call."""
-    if FAULT == "line":
-        write(b"x" * GIVEN)
-    elif FAULT == "requests":
-        write(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n' * GIVEN)
-    elif FAULT == "no result":
-        answer(number, {"content": 7})
-    if FAULT in ("requests", "tools"):
-        text = "a" * 40 + "!"
-        answer(number, {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text}})
-
-
 if FAULT == "dies":
     sys.exit("first line\n\x1b[31mcause of death")
 if FAULT == "hangs at start":
@@ -52,5 +39,3 @@ for line in sys.stdin:
         answer(request["id"], ABOUT)
     elif request.get("method") == "tools/list":
         listed(request["id"])
-    elif request.get("method") == "tools/call":
-        called(request["id"])

@@ -1,4 +1,4 @@
-"""MCP servers that die, hang, flood and lie lead to an error at the start or to an episode's error."""
+"""MCP servers that die, hang and lie lead to an error at the start."""
 
 import contextlib
 import json
@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import pytest
 
 from treeagent.contrib.worlds.adapters.mcp import McpEnv
-from treeagent.envs import EnvCrashed
 from treeagent.types import Split, Task, UserError
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.timeout(120)
 SERVER = str(Path(__file__).with_name("hostile_server.py"))
 TASKS: dict[Split, Sequence[Task]] = {"train": [Task("notes-0", "What is it?", data={"answer": "nothing"})]}
 OBJECT = {"type": "object"}
-LINE = 2**24
 
 
 class Serve(Protocol):
@@ -82,21 +80,3 @@ def test_a_server_that_does_not_start_is_named_with_its_first_cause(
         served(fault, given, seconds=seconds)
     assert SERVER in str(refused.value) and named in str(refused.value)
     assert str(refused.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("fault", "given", "named"),
-    [
-        ("line", LINE + 10**6, str(LINE)),
-        ("requests", 1000, "32"),
-        ("no result", None, "content"),
-    ],
-)
-def test_an_answer_beyond_every_limit_costs_the_episode_alone(
-    served: Serve, fault: str, given: object, named: str
-) -> None:
-    env = served(fault, given)
-    with pytest.raises(EnvCrashed) as failed:
-        env.step("echo {}")
-    assert SERVER in str(failed.value) and named in str(failed.value) and str(failed.value).isprintable()
-    env.reset()

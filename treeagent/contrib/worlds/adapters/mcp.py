@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+import logging
+import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import ValidationError
 
@@ -20,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that every policy format can write. The protocol recommends the same names."""
 _TOOLS = 500_000
 """Most characters of the descriptions and schemas of all tools together; the agent reads them at every turn."""
+_ERROR_BYTES = 1000
+"""Bytes of a server's standard error, at its end, that are looked at."""
 _PAGES = 100
 """Most pages of a server's list of tools."""
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
@@ -149,8 +154,6 @@ class McpEnv(Env):
                 return error.message or "the server refused the call without a reason", True
             self.close()
             where = f"{call!r:.200} of the MCP server {self._command}"
-            if server.fault:
-                raise EnvCrashed(f"{where} failed: {server.fault}") from None
             if not isinstance(error, MCPError):
                 raise EnvCrashed(f"{where} failed: {_sentence(error)}") from None
             if error.code == CONNECTION_CLOSED:
@@ -172,22 +175,29 @@ class _Server:
 
     def __init__(self, command: Sequence[str], seconds: float, env: Mapping[str, str] | None, cwd: str | None) -> None:
         from anyio.from_thread import start_blocking_portal
-        from mcp import Client
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
-        from treeagent.contrib.worlds.adapters.stdio import Pipes
-
-        self._pipes = Pipes()
+        # For each line that is no message, the package logs a traceback to the terminal.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
+        parameters = StdioServerParameters(
+            command=command[0],
+            args=list(command[1:]),
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            encoding_error_handler="replace",
+        )
+        self._errors = errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open as long as the server
         try:
             with contextlib.ExitStack() as stack:
                 self._portal = stack.enter_context(start_blocking_portal())
-                client = Client(self._pipes.opened(command, env, cwd), mode="legacy", read_timeout_seconds=seconds)
+                client = Client(stdio_client(parameters, errors), mode="legacy", read_timeout_seconds=seconds)
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 self.tools = self._listed_tools()
                 self._running = stack.pop_all()
         except Exception as error:  # starting an unknown server may raise anything
-            why = self.fault or "; it last wrote: ".join(
-                filter(None, (_sentence(error), self._pipes.last_error_line()))
-            )
+            why = "; it last wrote: ".join(filter(None, (_sentence(error), _last_line(errors))))
+            errors.close()
             raise UserError(
                 f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
             ) from None
@@ -202,23 +212,23 @@ class _Server:
                 return found
         raise UserError(f"it lists its tools on more than {_PAGES} pages")
 
-    @property
-    def fault(self) -> str:
-        """The limit that the server has exceeded; empty if there is none."""
-        return self._pipes.fault
-
     def call(self, call: ToolCall, seconds: float) -> Any:
         """Call a tool and return the server's result. It is not validated against the tool's output schema, because the
         server chooses the regular expressions in it."""
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
-        self._pipes.allow_requests()
         request = CallToolRequest(params=CallToolRequestParams(name=call.name, arguments=dict(call.arguments)))
         return self._portal.call(self._client.session.send_request, request, CallToolResult, seconds)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # a server that has failed may raise again
             self._running.close()
+        self._errors.close()
+
+
+def _last_line(errors: TextIO) -> str:
+    errors.seek(max(errors.seek(0, os.SEEK_END) - _ERROR_BYTES, 0))
+    return next((line for line in reversed(errors.read().splitlines()) if line.strip()), "")
 
 
 def _shown(part: Any) -> str:
