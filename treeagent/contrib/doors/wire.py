@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ _RESPONSES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked:
     """A request for a chat completion."""
 
@@ -47,7 +48,7 @@ class Asked:
     limit: int | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Equal for equal requests: messages, tools and what constrains the answer."""
         messages = list(map(canonical, self.messages))
