@@ -59,7 +59,7 @@ def clients(address: str, first: int, count: int, turns: int, at_once: int) -> N
 
 def main() -> None:
     options = repeating(__doc__, "doors", rounds=3)
-    options.add_argument("--widths", type=int, nargs="+", default=[64, 384], help="of the models")
+    options.add_argument("--widths", type=int, nargs="*", default=[64, 384], help="of the models")
     options.add_argument("--layers", type=int, default=4)
     options.add_argument("--at-once", type=int, default=100)
     options.add_argument("--turns", type=int, default=3)

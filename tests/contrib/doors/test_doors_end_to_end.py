@@ -93,7 +93,7 @@ def test_an_agent_that_knows_nothing_of_treeagent_learns(tmp_path: Path) -> None
     """The example's program on the store, from an agent that has seen few demonstrations."""
     warm = {"episodes": 4000, "noise": 0.3, "training.optimiser": '"muon"', "training.learning_rate": 4e-3,
             "training.warmup_steps": 30, "training.max_steps": 450}  # fmt: skip
-    few = ("collect.tasks=1", "evaluate.tasks=1", "update.rft.max_steps=1", "update.validation_tasks=40")
+    few = ("collect.tasks=8", "evaluate.tasks=1", "update.rft.max_steps=1", "update.validation_tasks=40")
     more = ("policy.temperature=0.7", "policy.scratch.width=96", "update.imitation.min_return=1.0", "workers=1")
     settings = [f"warm_start.{name}={value}" for name, value in warm.items()]
     run = tmp_path / "run"

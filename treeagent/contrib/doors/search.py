@@ -22,24 +22,14 @@ from treeagent.pipeline.build import environment, make_environment, tasks_at
 from treeagent.pipeline.collect import SearchJob, batches
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.terminal import Terminal
+from treeagent.search import puct
 from treeagent.search.node import Edge, Node, Tree, solved
-from treeagent.search.puct import (
-    LEAST_UNSEEN,
-    ValueRange,
-    exploration_at_depth,
-    merge_key,
-    new_action_score,
-    puct_scores,
-    sampled_edges,
-)
 from treeagent.search.searcher import describe
 from treeagent.store import shards
 from treeagent.types import State, Task, ToolCall, UserError, derive_seed
 
 Program = Callable[[str, Env, Task], object]
 """Plays one episode of an agent: takes the ``base_url`` for its client, the world for its tools, and the task."""
-_AT_ONCE = 32
-"""Most tasks that are played at once."""
 
 
 class World(EnvWrapper):
@@ -133,20 +123,22 @@ class Search:
 
 def branch(tree: Tree, config: RunConfig, simulations: float) -> Edge:
     """An edge of the state where the next play samples another answer. ``simulations`` is how many the limits allow."""
-    nodes, values, depth = [*tree.nodes()], ValueRange(), max(len(path) for path, _ in tree.walk())
+    nodes, values, depth = [*tree.nodes()], puct.ValueRange(), max(len(path) for path, _ in tree.walk())
     for node in reversed(nodes):
-        drawn, node.unseen = sampled_edges(node.samples) if node.samples else ([], 0.0)
-        priors = {merge_key(edge.action): edge.prior for edge in drawn}
+        drawn, node.unseen = puct.sampled_edges(node.samples) if node.samples else ([], 0.0)
+        priors = {puct.merge_key(edge.action): edge.prior for edge in drawn}
         for edge in node.edges:
-            edge.prior = priors[merge_key(edge.action)]
+            edge.prior = priors[puct.merge_key(edge.action)]
             values.include(edge.value)
         node.edge_visits, node.edge_values = node.visits, sum(edge.value_sum for edge in node.edges)
-        node.exhausted = node.unseen < LEAST_UNSEEN and all(edge.exhausted or not edge.child for edge in node.edges)
-    node, c_init = tree.root, exploration_at_depth(float(config.search.options.get("c_init", 1.0)), simulations, depth)
+        closed = [edge.exhausted or edge.child is None for edge in node.edges]
+        node.exhausted = node.unseen < puct.LEAST_UNSEEN and all(closed)
+    node, c_init = tree.root, float(config.search.options.get("c_init", 1.0))
+    c_init = puct.exploration_at_depth(c_init, simulations, depth)
     while config.search.method == "mcts":
         going = [edge for edge in node.edges if edge.child is not None and not edge.exhausted]
-        scores = puct_scores(node, going, values, c_init)
-        new = new_action_score(node, values, c_init) if node.unseen >= LEAST_UNSEEN else float("-inf")
+        scores = puct.puct_scores(node, going, values, c_init)
+        new = puct.new_action_score(node, values, c_init) if node.unseen >= puct.LEAST_UNSEEN else float("-inf")
         if not going or new > max(scores):
             return node.edges[0]
         node = going[scores.index(max(scores))].child or node
@@ -167,7 +159,7 @@ def searched(
     with (
         Run.create(out, config, resume=resume) as run,
         wire.running(proxy.app("")) as address,
-        ThreadPoolExecutor(_AT_ONCE) as threads,
+        ThreadPoolExecutor(32) as threads,
     ):
         run.record_checkpoint(COLLECTED, checkpoint)
         search, parts = Search(program, plays, config, address), batches(config, run, range(config.collect.tasks))
@@ -183,5 +175,6 @@ def searched(
             for why in (*broken, *search.errors):
                 Terminal(stderr=True).print(why)
             search.errors.clear()
+            policy.forget()
             plays.forget()
         run.finish(COLLECTED, {"tasks": config.collect.tasks, "batches": len(parts), "value_signal": []})
