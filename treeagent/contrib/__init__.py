@@ -11,7 +11,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "frozenlake": "treeagent.contrib.worlds.frozenlake:FrozenLakeEnv",
         "minigrid": "treeagent.contrib.worlds.minigrid:MiniGridEnv",
         "miniwob": "treeagent.contrib.worlds.miniwob:MiniWoBEnv",
-        "pddl": "treeagent.contrib.worlds.pddl:PddlEnv",
         "planning": "treeagent.contrib.worlds.planning:PlanningEnv",
         "reasoning": "treeagent.contrib.worlds.tasksets.reasoning:ReasoningEnv",
         "sandbox": "treeagent.contrib.worlds.sandbox:SandboxEnv",

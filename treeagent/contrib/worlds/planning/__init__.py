@@ -1,4 +1,4 @@
-"""Planning problems in PDDL, whose size controls the horizon."""
+"""Planning problems, whose size controls the horizon."""
 
 from treeagent.contrib.worlds.planning.env import PlanningEnv, PlanningOptions
 

@@ -11,7 +11,7 @@ from importlib import resources
 from itertools import pairwise
 from string import ascii_lowercase
 
-from treeagent.contrib.worlds.planning.problem import Domain, Fact, Literal, Problem, Schema, supertypes
+from treeagent.contrib.worlds.planning.problem import Domain, Fact, Literal, Problem, Schema
 
 
 def read_domain(name: str) -> Domain:
@@ -20,7 +20,7 @@ def read_domain(name: str) -> Domain:
         Schema(action, about["variables"], _literals(about["when"]), _literals(about["effects"]))
         for action, about in table["actions"].items()
     ]
-    return Domain(name, tuple(schemas), supertypes(table["types"]), {})
+    return Domain(name, tuple(schemas))
 
 
 def _literals(texts: Sequence[str]) -> tuple[Literal, ...]:

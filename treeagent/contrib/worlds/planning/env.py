@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from treeagent.contrib.worlds import DrawnTasks
 from treeagent.contrib.worlds.planning.domains import DRAW, problem_of, read_domain
 from treeagent.contrib.worlds.planning.planner import FINISH, Planner, PlanningDemonstrator
-from treeagent.contrib.worlds.planning.problem import Domain, Problem, State, prompt_of, sentences
+from treeagent.contrib.worlds.planning.problem import Problem, State, prompt_of, sentences
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.visit import VisitEnv
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 class PlanningEnv(VisitEnv[Place]):
-    """PDDL planning problems as text, of two domains with a size that controls the horizon. An action is a name and
+    """Planning problems as text, of two domains with a size that controls the horizon. An action is a name and
     its objects, such as ``unstack a b``, or a call of ``act``. Only ``finish`` ends an episode, with reward 1 if the
     goal holds then: the end does not reveal a success, and a dead end is not reported."""
 
@@ -69,18 +69,15 @@ class PlanningEnv(VisitEnv[Place]):
         name, size = self.options.domain, self.options.size
         least, greatest = (size, size) if isinstance(size, int) else size
         sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
-        self._play(read_domain(name))
+        self._domain = read_domain(name)
+        self._hidden = HIDDEN if self.options.hide is None else frozenset(self.options.hide)
+        self._planner_of = functools.lru_cache(256)(lambda lines: Planner(problem_of(self._domain, lines)))
 
         def draw(seed: int) -> list[str]:
             random_size = random.Random(f"size {seed}").randint(least, greatest)
             return DRAW[name](random_size, random.Random(f"{name} {sizes} {seed}"))
 
         self._drawn = DrawnTasks(f"{name}{sizes}", lambda lines: self._prompt(tuple(lines)), "problem", draw)
-
-    def _play(self, domain: Domain) -> None:
-        self._domain = domain
-        self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
-        self._planner_of = functools.lru_cache(256)(lambda lines: Planner(self._problem(lines)))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -135,11 +132,8 @@ class PlanningEnv(VisitEnv[Place]):
     def problem(self) -> Problem:
         return self.planner.problem
 
-    def _problem(self, lines: tuple[str, ...]) -> Problem:
-        return problem_of(self._domain, lines)
-
     def _prompt(self, lines: tuple[str, ...]) -> str:
-        return prompt_of(self._problem(lines), self._hidden)
+        return prompt_of(problem_of(self._domain, lines), self._hidden)
 
     def _shown(self, before: State | None = None) -> str:
         state = self.visit.state
@@ -163,9 +157,6 @@ class PlanningEnv(VisitEnv[Place]):
             return f"{name} is never possible"
         lacking, wrong = sentences(step.when.yes - state, ()), sentences(step.when.no & state, ())
         return f"not possible now, this must hold: {', '.join(filter(None, [lacking, wrong and f'not: {wrong}']))}"
-
-    def _hidden_by_default(self) -> frozenset[str]:
-        return HIDDEN
 
 
 def _lines_in(task: Task) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Planning problems in STRIPS with types, negative conditions and equality: grounded actions, and sentences."""
+"""Planning problems in STRIPS with types and negative conditions: grounded actions, and sentences."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +12,6 @@ State = frozenset[Fact]
 """All facts that hold, without those that no action changes."""
 Literal = tuple[Fact, bool]
 """A fact and whether it must hold, or becomes true."""
-ROOT = "object"
-"""The type that all objects have."""
-_EQUAL = "="
 
 
 class Case(NamedTuple):
@@ -43,10 +40,6 @@ class Schema(NamedTuple):
 class Domain:
     name: str
     schemas: tuple[Schema, ...]
-    types: Mapping[str, tuple[str, ...]]
-    """Supertypes of each type, including the type itself."""
-    constants: Mapping[str, str]
-    """Types of the objects that exist in every problem of the domain, by name."""
 
     @cached_property
     def fluents(self) -> frozenset[str]:
@@ -117,8 +110,8 @@ class Problem:
 
     @cached_property
     def _of_type(self) -> Mapping[str, Sequence[str]]:
-        objects, types = sorted({**self.domain.constants, **self.objects}.items()), self.domain.types
-        return {kind: [name for name, own in objects if kind in types.get(own, ())] for kind in types}
+        objects = sorted(self.objects.items())
+        return {kind: [name for name, own in objects if own == kind] for kind in self.objects.values()}
 
     def _grounded(self, schema: Schema) -> Iterator[Step]:
         for names in self._choices(schema):
@@ -145,7 +138,7 @@ class Problem:
             filled = _filled(fact, names)
             if fact[0] in self.domain.fluents:
                 (yes if value else no).add(filled)
-            elif (filled[1] == filled[2] if fact[0] == _EQUAL else filled in self.known) != value:
+            elif (filled in self.known) != value:
                 return None
         return None if yes & no else Case(frozenset(yes), frozenset(no))
 
@@ -156,19 +149,6 @@ def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
 
 def _variables(fact: Fact) -> set[str]:
     return {term for term in fact if term.startswith("?")}
-
-
-def supertypes(parents: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The supertypes of each type, including the type itself, from the one above each."""
-    types: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
-    for kind in {*parents, *parents.values()}:
-        above = [kind]
-        while above[-1] != ROOT:
-            above.append(parents.get(above[-1], ROOT))
-            if above[-1] in above[:-1]:
-                raise ValueError(f"the type {kind} is above itself")
-        types[kind] = tuple(above)
-    return types
 
 
 _SENTENCES = {
