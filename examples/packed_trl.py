@@ -3,7 +3,7 @@
     python examples/packed_trl.py
 
 The rows are the paths of a small search tree: they share the prompt and the first steps. ``pack_prefixes`` is the only
-thing that treeagent adds to ``trl.SFTTrainer``. The losses are the same, and fewer tokens go through the model.
+thing that treeagent adds to ``trl.SFTTrainer``. Losses and gradients are equal, and fewer tokens go through the model.
 """
 
 import random
@@ -44,8 +44,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
-def train(paths: Sequence[Sequence[int]], packed: bool, steps: int = 2) -> tuple[list[float], float]:
-    """The loss of each step of TRL's own trainer, and the seconds that the training took."""
+def train(paths: Sequence[Sequence[int]], packed: bool, steps: int = 2) -> tuple[list[tuple[float, float]], float]:
+    """The loss and the norm of the gradient of each step of TRL's own trainer, and the seconds that training took."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -83,15 +83,15 @@ def train(paths: Sequence[Sequence[int]], packed: bool, steps: int = 2) -> tuple
         with pack_prefixes(model) if packed else nullcontext():
             trainer.train()
         seconds = time.perf_counter() - start
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row], seconds
+    return [(row["loss"], row["grad_norm"]) for row in trainer.state.log_history if "loss" in row], seconds
 
 
 def main() -> None:
     paths = tree_paths()
     by_rows, slow = train(paths, packed=False)
     packed, fast = train(paths, packed=True)
-    for one, other in zip(by_rows, packed, strict=True):
-        print(f"loss by rows {one:.4f}, packed {other:.4f}")
+    for (loss, norm), (packed_loss, packed_norm) in zip(by_rows, packed, strict=True):
+        print(f"loss by rows {loss:.4f}, packed {packed_loss:.4f}; gradient {norm:.4f}, packed {packed_norm:.4f}")
     print(f"{len(paths)} paths: {slow:.1f} s by rows, {fast:.1f} s packed, {slow / fast:.1f} times as fast")
 
 
