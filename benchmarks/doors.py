@@ -124,8 +124,9 @@ def main() -> None:
                 return {f"width {width}": throughput(width)}
 
             add_rounds(record, arguments.rounds, digest, [f"width {width}"], measured)
-        arm = f"{arguments.conversations} conversations"
-        add_rounds(record, 1, digest, [arm], lambda number: {arm: growth()})
+        if arguments.conversations:
+            arm = f"{arguments.conversations} conversations"
+            add_rounds(record, 1, digest, [arm], lambda number: {arm: growth()})
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_search_opens_more_safes_than_independent_plays_of_as_many_turns(checkpo
     found = trees(checkpoint, tmp_path / "search", agent, limits)
     played = trees(checkpoint, tmp_path / "plays", agent, limits, "search.method=best_of_n")
     assert not any(tree.error for tree in found)
-    assert sum(map(solved, found)) > 1.5 * sum(map(solved, played))
+    assert sum(map(solved, found)) > sum(map(solved, played)) + 2
     assert turns(found) < 1.1 * turns(played)
     for tree in found:
         assert [message.role for message in tree.root.state.messages] == ["system", "user"]
