@@ -11,7 +11,7 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.views.advantages import AdvantageRow
 
 ONE_STEP = GRPOConfig(max_steps=1, batch_size=8, log_every=1)
-LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo")
 
 
 def ratios(model: LlamaForCausalLM, row: AdvantageRow) -> tuple[torch.Tensor, torch.Tensor]:

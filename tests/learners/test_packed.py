@@ -37,7 +37,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.tokens import TokenRow
 
-LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo")
 
 
 def gpt2(positions: int = 64) -> PreTrainedModel:

@@ -12,11 +12,8 @@ Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """The range of seeds that NumPy accepts; training seeds NumPy, too."""
 
-PreferenceLoss = Literal[
-    "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down",
-    "discopop", "sft", "sigmoid_norm",
-]  # fmt: skip
-PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
+PreferenceLoss = Literal["sigmoid", "hinge", "ipo", "sft", "sigmoid_norm"]
+PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["float32", "bfloat16"]
 Optimiser = Literal["adamw", "muon"]

@@ -68,7 +68,7 @@ def train_grpo(
         return fit(trainer, config, Batches(map(sum, lengths), config.batch_size, config.seed, groups), hooks)
 
 
-_MEANS_OVER_ROWS = ("grpo", "dr_grpo", "sapo", "luspo")
+_MEANS_OVER_ROWS = ("grpo", "dr_grpo", "luspo")
 """Losses that are means over the rows of a batch."""
 
 
