@@ -87,9 +87,11 @@ class Proxy:
         self.capture.end(episode, reward)
         return JSONResponse({"episode": episode, "reward": reward})
 
+    def endpoints(self) -> dict[str, wire.Endpoint]:
+        return {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes}
+
     def app(self, key: str) -> Starlette:
-        endpoints = {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes}
-        return wire.application(self.model, key, endpoints, self.capture.close)
+        return wire.application(self.model, key, self.endpoints(), self.capture.close)
 
 
 @contextmanager
@@ -142,14 +144,8 @@ def proxy_command(
     config: options.Config = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8700,
     group: Annotated[int, typer.Option(min=1, metavar="N", help="Plays of one task that become one tree.")] = 8,
-    verifier: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A function of messages and task that gives the outcome, or None."),
-    ] = None,
-    search: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A program to search with: a function of base_url, world and task."),
-    ] = None,
+    verifier: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A function that gives outcomes.")] = None,
+    search: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A program to search with.")] = None,
     key: Annotated[str, typer.Option(envvar="TREEAGENT_KEY", help="The api_key that clients must give.")] = "",
     seed: options.Seed = None,
     resume: options.Resume = False,
@@ -158,7 +154,8 @@ def proxy_command(
     """Serve a policy to any agent by OpenAI's chat completions, and keep what it says as search trees.
 
     Point the agent's base_url to http://127.0.0.1:PORT/e/EPISODE/v1, where EPISODE is a name such as TASK:1. Send its
-    outcome to /e/EPISODE/v1/outcomes. Then show, export and update read RUN.
+    outcome to /e/EPISODE/v1/outcomes, or let a verifier give it from (messages, task). Then show, export, update read
+    RUN. With --search, a program (base_url, world, task) plays the agent, and search chooses where it answers anew.
 
     Example: treeagent proxy Qwen/Qwen3-0.6B --port 8700 --out runs/agent
     """

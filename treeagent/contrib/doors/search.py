@@ -60,9 +60,6 @@ class Plays(Capture):
     def end(self, episode: str, reward: float) -> None:
         """Take no outcome of the program: the world tells it."""
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass(frozen=True, slots=True)
 class Search:
@@ -158,7 +155,7 @@ def searched(
     proxy = Proxy(policy, plays, config, wire.model_name(checkpoint), None)
     with (
         Run.create(out, config, resume=resume) as run,
-        wire.running(proxy.app("")) as address,
+        wire.running(wire.application(proxy.model, "", proxy.endpoints())) as address,
         ThreadPoolExecutor(32) as threads,
     ):
         run.record_checkpoint(COLLECTED, checkpoint)

@@ -39,9 +39,6 @@ from treeagent.types import Action, Dynamics, Message, State, Task, ToolCall, Us
 
 _KEPT = 4096
 """Plans that are remembered."""
-Turns = Sequence[tuple[str, str]]
-"""An episode so far: each answer with what followed."""
-Work = asyncio.Future[list[Action]]
 app = typer.Typer()
 
 
@@ -88,12 +85,11 @@ class Planner:
             raise UserError(f"no test task begins with {first!r:.60}: give its index as extra_body={{'task': INDEX}}")
         return found
 
-    def answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
-        """The next action of an episode, with those that are planned after it."""
-
+    def answer(self, task: Task, said: Sequence[tuple[str, str]], job: Job) -> list[Action]:
+        """The next action of an episode so far (each answer with what followed), with those planned after it."""
         return asyncio.run(self._answer(task, said, job))
 
-    async def _answer(self, task: Task, said: Turns, job: Job) -> list[Action]:
+    async def _answer(self, task: Task, said: Sequence[tuple[str, str]], job: Job) -> list[Action]:
         started, key = time.monotonic(), (task.id, job.limits, *(text for text, _ in said))
         state, actions = await self._state(task, said, job), self._plans.get(key)
         if actions is None:
@@ -113,7 +109,7 @@ class Planner:
         job.budget.seconds = time.monotonic() - started
         return actions
 
-    async def _state(self, task: Task, said: Turns, job: Job) -> State:
+    async def _state(self, task: Task, said: Sequence[tuple[str, str]], job: Job) -> State:
         """The state after an episode so far: replayed in the environment, or as the client tells it."""
         state, key = await self._real.reset(task), tuple[Any, ...]((task.id, job.limits))
         for text, followed in said:
@@ -211,7 +207,7 @@ class Server:
             raise HTTPException(499, "the client went away")
         return JSONResponse(wire.completion(_said(work.result(), job), self.model, _told(work.result(), job)))
 
-    async def _progress(self, request: Request, work: Work, job: Job) -> AsyncIterator[bytes]:
+    async def _progress(self, request: Request, work: asyncio.Future[list[Action]], job: Job) -> AsyncIterator[bytes]:
         """Events that tell what was spent, until the plan is made. A client that goes away stops it."""
         head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
         choice = {"index": 0, "delta": {}, "finish_reason": None}
@@ -223,7 +219,9 @@ class Server:
                 work.cancel()
                 job.stopped = True
 
-    async def _stream(self, request: Request, asked: Asked, work: Work, job: Job) -> AsyncIterator[bytes]:
+    async def _stream(
+        self, request: Request, asked: Asked, work: asyncio.Future[list[Action]], job: Job
+    ) -> AsyncIterator[bytes]:
         async for each in self._progress(request, work, job):
             yield each
         try:
