@@ -16,7 +16,6 @@ from treeagent.contrib.worlds.booking.goals import (
     Goal,
     draw_goal,
     instruction,
-    tables,
     verdict,
 )
 from treeagent.contrib.worlds.booking.site import (
@@ -25,13 +24,12 @@ from treeagent.contrib.worlds.booking.site import (
     Rules,
     Session,
     is_over,
-    questions,
     start,
     step,
     view,
 )
-from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town, spoken
-from treeagent.envs.base import ToolSpec, probability, task_to_play
+from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town
+from treeagent.envs.base import Demonstrator, ToolSpec, task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
@@ -158,15 +156,16 @@ class BookingEnv(ToolEnv[Goal, Visit]):
             if not isinstance(number, int) or not 1 <= number <= len(actions):
                 raise CallRefused(f"no element {number}")
             if self._screen is not None:
-                (_, *visit), shown = self._screen.click((self.town(), *self.visit), number)
-                self.visit = Visit(*visit)
+                (_, ledger, session), shown = self._screen.click((self.town(), *self.visit), number)
+                self.visit = Visit(ledger, session)
                 return shown
             action = actions[number - 1]
         else:
             action = Action(call.name, *map(str, call.arguments.values()))
         if action not in actions:
             raise CallRefused(f"no {action.tool} {action.value} here")
-        self.visit = Visit(*step(self.town(), self.rules, *self.visit, action))
+        ledger, session = step(self.town(), self.rules, *self.visit, action)
+        self.visit = Visit(ledger, session)
         return self._shown()
 
     def verdict(self) -> float | None:
@@ -197,7 +196,9 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         prompt = instruction(goal, town, rng)
         return Task(f"booking{self.options.size}-{split}-{index}", prompt, split, seed, asdict(goal))
 
-    def demonstrator(self, noise: float) -> "BookingDemonstrator":
+    def demonstrator(self, noise: float) -> Demonstrator:
+        from treeagent.contrib.worlds.booking.demonstrator import BookingDemonstrator  # which imports this module
+
         return BookingDemonstrator(self, noise)
 
     def close(self) -> None:
@@ -209,92 +210,3 @@ class BookingEnv(ToolEnv[Goal, Visit]):
             return self._screen.show((self.town(), *self.visit))
         page = self.page()
         return page_text(page) if self.options.view == "text" else page_json(page)
-
-
-_SLIPS = 0.8
-"""Share of errors whose thought is right."""
-_ELSEWHERE = 0.2
-"""Share of errors that click another kind of element, where the page has some of the right kind."""
-
-
-class BookingDemonstrator:
-    """Does what the goal asks for. Its thought says whether all is well so far, what the page asks and what it clicks.
-    With probability ``noise`` it misreads that or slips, as it also does where an earlier error has left nothing right
-    to click."""
-
-    def __init__(self, env: BookingEnv, noise: float) -> None:
-        self._env, self._noise = env, probability(noise)
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        right = self._right()
-        actions = [each.action for each in self._env.page().elements]
-        good = [number for number, each in enumerate(actions) if each in right]
-        others = [number for number in range(len(actions)) if number not in good]
-        meant = clicked = good[0] if good else rng.choice(others)
-        if others and rng.random() < self._noise:
-            alike = [number for number in others if actions[number].tool == actions[meant].tool]
-            clicked = rng.choice(alike if alike and rng.random() >= _ELSEWHERE else others)
-            meant = meant if rng.random() < _SLIPS else clicked
-        return self._thought(meant), self._env.legal_actions()[clicked]
-
-    def _thought(self, number: int) -> str:
-        """What this element is about, in the instruction's words."""
-        page, town = self._env.page(), self._env.town()
-        heading, action = page.heading.split()[0].lower(), page.elements[number].action
-        status = "good" if self._is_well() else "lost"
-        words = action.value.split() if action.tool in ("search", "open", "answer") else [action.tool.replace("_", " ")]
-        if heading == "time" and action.tool == "answer":
-            return " ".join((status, heading, spoken(words[0]), town.wording("seating", words[1], "instruction")))
-        return f"{status} {heading} {town.wording(heading, words[0], 'instruction')}"
-
-    def _is_well(self) -> bool:
-        """Whether the form, as far as it is filled in, is what the goal asks for."""
-        goal, session, town = self._env.key, self._env.visit.session, self._env.town()
-        given = dict(session.answers)
-        wanted = {"guests": goal.guests, **goal.answers}
-        if any(given.get(name, answer) != answer for name, answer in wanted.items()):
-            return False
-        if session.page != "form" or session.cancels:
-            return True
-        if not tables(goal, town):
-            return session.held < 0
-        mine = (session.place, *(given.get(name, "") for name in ("day", "time", "seating")))
-        return any(all(m in ("", each) for m, each in zip(mine, table, strict=True)) for table in tables(goal, town))
-
-    def _right(self) -> list[Action]:
-        """The actions that are right on this page."""
-        env, goal = self._env, self._env.key
-        town, session = env.town(goal.town), env.visit.session
-        wanted = tables(goal, town)
-        if session.covered:
-            return [Action("cookies", "reject"), Action("wait"), Action("reload")]
-        match session.page:
-            case "home":
-                if goal.booking >= 0:
-                    return [Action("my_bookings")]
-                return [Action("search", goal.cuisine)]
-            case "results":
-                found = {each[0] for each in wanted} or {goal.place}
-                return [Action("open", name) for name in found]
-            case "place":
-                if not wanted and session.place == goal.place:
-                    return [Action("none_fits")]
-                return [Action("book" if any(each[0] == session.place for each in wanted) else "back")]
-            case "bookings":
-                return [Action("open_booking", str(goal.booking))]
-            case "booking":
-                return [Action(goal.family if session.booking == goal.booking else "back")]
-        given = dict(session.answers)
-        left = [each for each in questions(town, session) if each not in given]
-        if not left:
-            return [Action("send")]
-        question = left[0]
-        if not wanted and session.held < 0 and not session.cancels:
-            return [Action("none_fits")]
-        if question == "guests":
-            return [Action("answer", goal.guests)]
-        if question not in ("day", "time"):
-            return [Action("answer", goal.answers.get(question, ""))]
-        fitting = [each for each in wanted if each[0] == session.place and given.get("day") in (None, each[1])]
-        values = [each[1] if question == "day" else f"{each[2]} {each[3]}" for each in fitting]
-        return [Action("answer", each) for each in values or ("",)]
