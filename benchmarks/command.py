@@ -46,7 +46,7 @@ def repeating(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParse
 def starting(doc: str | None, name: str, out: str = "") -> argparse.ArgumentParser:
     """A parser for a benchmark that starts from the policies of ``benchmarks.quickstart``."""
     result = parser(doc, name)
-    result.add_argument("--runs", type=Path, default=Path("runs/quickstart"), help="where benchmarks.quickstart wrote")
+    result.add_argument("--runs", type=Path, default=Path("runs/store_short"), help="where benchmarks.quickstart wrote")
     if out:
         result.add_argument("--out", type=Path, default=Path(out), help="folder of this benchmark's own runs")
         result.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")

@@ -1,7 +1,7 @@
 """V(s) from the policy's own forward pass: what the value head reads, how accurate it is, and what it costs.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
-    .venv/bin/python -m benchmarks.one_model --runs runs/quickstart --seeds 0 1 2
+    .venv/bin/python -m benchmarks.one_model --runs runs/store_short --seeds 0 1 2
 
 A head is fitted, as in any run, to the trees of a run's first training tasks. ``views.signal`` measures it on the trees
 of the tasks after them, and a search uses it on held-out tasks under one limit of generated tokens per task. The policy

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1  # a small model from scratch
     make runs/smollm2
     .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0 1
-    .venv/bin/python -m benchmarks.priors --runs runs/quickstart runs/quickstart_llm --seeds 0 1
+    .venv/bin/python -m benchmarks.priors --runs runs/store_short runs/quickstart_llm --seeds 0 1
 
 Reads the training trees of finished runs; an arm is the folder of a recipe's runs. ``greatest P`` is the mean over
 expanded states of the greatest prior, ``entropy`` that of the entropy in nats, with all calls that were not sampled as

@@ -1,7 +1,7 @@
 """Ways to fit V(s), tested on trees that no head was fitted to, and then in search.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
-    .venv/bin/python -m benchmarks.values --runs runs/quickstart --seeds 0 1 2
+    .venv/bin/python -m benchmarks.values --runs runs/store_short --seeds 0 1 2
 
 A head is fitted to the trees of a run's first training tasks, and ``views.signal`` measures it on the trees of the
 tasks after them. The policy stays fixed. "best return" is what a run fits to
