@@ -1,11 +1,14 @@
 """The booking site: rules, verdicts, renderings, tasks, bad input."""
 
+import hashlib
 import json
 import random
 from dataclasses import replace
 
 import pytest
 
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.cli.options import find_checkpoint
 from treeagent.contrib.worlds.booking import BookingEnv, BookingOptions
 from treeagent.contrib.worlds.booking.goals import FAMILIES, Goal, tables
 from treeagent.contrib.worlds.booking.site import Action, Rules, Session, is_over, start, step, view
@@ -166,3 +169,12 @@ def test_a_change_and_a_cancellation_touch_one_booking() -> None:
         kept = [each for each in env.town(goal.town).booked if each.number != goal.booking]
         assert [each for each in ledger if each.number != goal.booking] == kept
         assert isinstance(session, Session) and env.verify() == 1.0
+
+
+def test_the_policy_that_comes_with_the_package_is_the_one_that_was_measured() -> None:
+    """``treeagent quickstart --config booking threads=1`` makes it anew (seed 0)."""
+    folder = find_checkpoint("booking_base")
+    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert weights == "1817d7cdb5b1c914e2413b593b59041bb398db6b1628626036dfd470467115e5"
+    checkpoint = load_checkpoint(folder)
+    assert checkpoint.head is not None and checkpoint.model.num_parameters() < 1_000_000
