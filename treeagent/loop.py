@@ -26,7 +26,7 @@ from treeagent.pipeline.folder import COLLECTED, Run, RunError
 from treeagent.pipeline.opening import Use, opened, require_whole_vocabulary
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.recipes import find_policy, find_recipe
 from treeagent.pipeline.report.page import report
 from treeagent.pipeline.rounds import (
     RoundHistory,
@@ -61,12 +61,12 @@ def quickstart(
 ) -> list[Row]:
     """Search training tasks, update once with each method, and compare all policies.
 
-    Starts from ``checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of
-    RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search adds; the updated
+    Starts from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm
+    start. Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search adds; the updated
     policies in the first mode, which shows what learning adds; and the updated policy that validation chose in the last
     mode, which shows both.
     """
-    given = None if checkpoint is None else Path(checkpoint)
+    given = _start(config, checkpoint)
     uses: list[Use] = ["collect", "update", "evaluate"]
     if given is None and not _is_begun(out, how):
         uses.insert(0, "warm_start")
@@ -93,9 +93,9 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
     """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
     A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). Starts
-    from ``checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of ``compare``.
+    from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of ``compare``.
     """
-    given, methods = None if checkpoint is None else Path(checkpoint), config.adapt.methods
+    given, methods = _start(config, checkpoint), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if given is None and not _is_begun(out, how):
         uses.insert(0, "warm_start")
@@ -109,6 +109,12 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
             policy = update_round(config, run, shown, policy, number)
             finish_round(config, run, shown, policy, number, audit, history)
         return compare(config, run, shown, history)
+
+
+def _start(config: RunConfig, checkpoint: str | Path | None) -> Path | None:
+    """The policy to start from: ``checkpoint`` or ``warm_start.checkpoint``; without both, a warm start makes one."""
+    name = checkpoint or config.warm_start.checkpoint
+    return None if name is None else find_policy(str(name))
 
 
 def _is_begun(out: str | Path, how: How) -> bool:

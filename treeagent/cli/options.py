@@ -11,7 +11,7 @@ import typer
 from treeagent.config import RunConfig, load_config, reaching_out
 from treeagent.envs.make import env_class
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.recipes import RECIPES, find_recipe
+from treeagent.pipeline.recipes import find_policy, find_recipe
 from treeagent.pipeline.report.show import print_results, show_alarms
 from treeagent.pipeline.terminal import Terminal
 from treeagent.store import shard_names
@@ -103,9 +103,7 @@ def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | 
 
 def find_checkpoint(name: str) -> Path:
     """The checkpoint in a folder, one that comes with the package, or a name on the hub."""
-    path = Path(name)
-    if (own := RECIPES / name / "config.json").is_file() and not path.exists():
-        return own.parent
+    path = find_policy(name)
     if any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
         return path if path.name not in ("", "..") else path.resolve()  # results are named after the folder
     owner, _, model = name.partition("/")

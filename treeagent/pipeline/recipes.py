@@ -29,6 +29,12 @@ def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
     raise UserError(f"{key} {name!r} is neither a file nor a recipe: {guess} treeagent recipes describes every recipe")
 
 
+def find_policy(name: str) -> Path:
+    """The folder of a policy that comes with the package, or else the folder or hub name itself."""
+    own = RECIPES / name
+    return own if (own / "config.json").is_file() and not Path(name).exists() else Path(name)
+
+
 def _files(ending: str) -> dict[str, Path]:
     paths = sorted(RECIPES.rglob(f"*{ending}"))
     return {path.relative_to(RECIPES).with_suffix("").as_posix(): path for path in paths}
