@@ -103,13 +103,14 @@ def main() -> None:
             "ms beside the model, a turn": 1000 * (cpu - alone_cpu * tokens / bare) / len(said),
         }
 
-    def settings() -> Any:
-        return load_config(None, [f"policy.max_new_tokens={arguments.new}", "policy.format=tools"])
+    def settings(*more: str) -> Any:
+        return load_config(None, [f"policy.max_new_tokens={arguments.new}", "policy.format=tools", *more])
 
     def growth() -> dict[str, float]:
         with tempfile.TemporaryDirectory() as name:
             policy, _, _ = checkpoint(32, Path(name))
-            with proxied(policy, settings(), f"{name}/run", group=1) as address:
+            small = settings("policy.cache_bytes=16777216")  # the cache of prefixes grows to this size
+            with proxied(policy, small, f"{name}/run", group=1) as address:
                 tenth = arguments.conversations // 10
                 clients(address, 0, tenth, 1, 32)
                 early = memory("VmRSS")
