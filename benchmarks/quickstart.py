@@ -51,9 +51,7 @@ def run(folder: Path, config: str, seed: int, overrides: Sequence[str]) -> Cost 
     new, started = not folder.exists(), time.perf_counter()
     arguments = ["--config", config, "--out", str(folder), "--seed", str(seed), "--resume"]
     own = own_tasks(seed, load_config(find_recipe(config), overrides).evaluate.tasks)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "treeagent", "quickstart", *([start] if start else []), *arguments, own, *overrides]
-    )
+    process = subprocess.Popen([sys.executable, "-m", "treeagent", "quickstart", *arguments, own, *overrides])
     peak = _PeakMemory(process.pid)
     if code := process.wait():
         raise SystemExit(code)

@@ -62,9 +62,9 @@ def quickstart(
     """Search training tasks, update once with each method, and compare all policies.
 
     Starts from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm
-    start. Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what search adds; the updated
-    policies in the first mode, which shows what learning adds; and the updated policy that validation chose in the last
-    mode, which shows both.
+    start. Returns the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, which shows what
+    search adds; the updated policies in the first mode, which shows what learning adds; and the updated policy that
+    validation chose in the last mode, which shows both.
     """
     given = _start(config, checkpoint)
     uses: list[Use] = ["collect", "update", "evaluate"]
@@ -93,7 +93,8 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
     """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
     A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). Starts
-    from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm start. Returns the rows of ``compare``.
+    from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm start.
+    Returns the rows of ``compare``.
     """
     given, methods = _start(config, checkpoint), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
