@@ -33,8 +33,8 @@ QUESTION = "What does the proxy cost beside the generator, and does its memory g
 TEXTS = ("Thought: look for a red lamp\nAction: search[red lamp]", "page 1 of 3\n[B12] a lamp $9")
 
 
-async def talk(address: str, first: int, count: int, turns: int, at_once: int) -> None:
-    """Play conversations against the proxy, each with an outcome at its end."""
+async def talk(address: str, first: int, count: int, turns: int, at_once: int) -> float:
+    """Play conversations against the proxy, each with an outcome at its end. Returns the seconds that they took."""
     gate = asyncio.Semaphore(at_once)
 
     async def one(http: httpx.AsyncClient, number: int) -> None:
@@ -48,13 +48,16 @@ async def talk(address: str, first: int, count: int, turns: int, at_once: int) -
 
     limits = httpx.Limits(max_connections=at_once)
     async with httpx.AsyncClient(timeout=None, limits=limits) as http:
+        started = time.perf_counter()
         await asyncio.gather(*(one(http, number) for number in range(first, first + count)))
+        return time.perf_counter() - started
 
 
-def clients(address: str, first: int, count: int, turns: int, at_once: int) -> None:
+def clients(address: str, first: int, count: int, turns: int, at_once: int) -> float:
     """``talk`` in another process, so that its CPU time is not counted here."""
     given = [address, first, count, turns, at_once]
-    subprocess.run([sys.executable, "-m", "benchmarks.doors", "--talk", *map(str, given)], check=True)
+    command = [sys.executable, "-m", "benchmarks.doors", "--talk", *map(str, given)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def main() -> None:
@@ -79,9 +82,9 @@ def main() -> None:
             policy, model, tokenizer = checkpoint(width, Path(name))
             with proxied(policy, settings(), f"{name}/run", group=1) as address:
                 clients(address, 0, 8, 1, 8)  # warm-up
-                wall, cpu = time.perf_counter(), time.process_time()
-                clients(address, 100, arguments.at_once, arguments.turns, arguments.at_once)
-                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+                cpu = time.process_time()
+                wall = clients(address, 100, arguments.at_once, arguments.turns, arguments.at_once)
+                cpu = time.process_time() - cpu
             trees = [tree for tree in stored_trees(Path(name) / "run/trees") if int(tree.task.id[1:]) >= 100]
             said = [
                 (tree.prompt_ids(path), node.edges[0]) for tree in trees for path, node in tree.walk() if node.edges
@@ -132,6 +135,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--talk"]:
-        asyncio.run(talk(sys.argv[2], *map(int, sys.argv[3:])))
+        print(asyncio.run(talk(sys.argv[2], *map(int, sys.argv[3:]))))
     else:
         main()
