@@ -28,7 +28,7 @@ from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall, UserError
 
 _FORMATS = 16
 """Sets of tools that are kept ready."""
-_QUIET, _PATIENCE = 0.2, 0.5
+_QUIET, _PATIENCE = 0.5, 4.0
 """A batch waits for the conversations of the last two, until none came for the first share of the time that the last
 one took, and at most for the second."""
 
