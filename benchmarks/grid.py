@@ -8,8 +8,9 @@ succeed and that fail.
 """
 
 import json
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,11 +83,11 @@ def masses(model: Any, states: Sequence[Watched], temperature: float) -> dict[st
         rows = [(*state.prompt_ids, *ids) for ids, _ in state.actions]
         logits = model(**padded(rows)).logits.float()[:, len(state.prompt_ids) - 1 : -1] / temperature
         logprobs = logits.log_softmax(-1)
-        found: Counter[str] = Counter()
+        found = defaultdict[str, float](float)
         for row, (ids, names) in enumerate(state.actions):
             total = sum(logprobs[row, place, token].item() for place, token in enumerate(ids))
             for name in names:
-                found[name] += torch.tensor(total).exp().item()  # type: ignore[assignment]
+                found[name] += math.exp(total)
         named = {name for _, names in state.actions for name in names}
         if "rejected" in named:
             compared = {name: found[name] for name in ("chosen", "rejected")}

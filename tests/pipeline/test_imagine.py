@@ -76,7 +76,7 @@ def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) ->
 def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
     real = EnvDynamics(env or Doors(), max_steps=2)
     trees = search(Imagination(real.reset, teller_model(teller)), config)
-    asyncio.run(verify_all(trees, real, steps, config))
+    asyncio.run(verify_all(trees, real, steps))
     return trees[0]
 
 

@@ -295,11 +295,16 @@ class Drawn:
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
         """The first tasks of a split; raises ``ValueError`` if it has fewer."""
         found, workers = self._found[split], os.cpu_count() or 1
+
+        def made_of(drawn: tuple[int, tuple[Package, str, str]]) -> tuple[Task, Fault] | None:
+            turn, (source, path, owner) = drawn
+            return proven(source, path, owner, split, turn)
+
         with ThreadPoolExecutor(workers) as pool:
             while len(found) < count:
                 if not (drawn := list(islice(self._rest[split], 2 * workers))):
                     raise ValueError(f"{split} has {len(found)} tasks, not {count}: name more packages")
-                for made in pool.map(lambda each: proven(*each[1], split, each[0]), drawn):
+                for made in pool.map(made_of, drawn):
                     if made is not None and made[1] not in self._made and self._each[made[1].place] < _EACH:
                         self._made.add(made[1])
                         self._each[made[1].place] += 1
