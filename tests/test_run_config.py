@@ -32,7 +32,6 @@ def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> N
     [
         ("search.limits.simulations=0", "search.limits.simulations", "0"),
         ("search.granularity=magic", "search.granularity", '"magic"'),
-        ('evaluate.modes=["greed"]', "evaluate.modes.0", '"greed"'),
         ("environment.options.x=[[1]]", "environment.options.x", "[[1]]"),
     ],
 )
