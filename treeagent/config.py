@@ -41,7 +41,7 @@ _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "distil", "dpo", "grpo"]
 COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 """Methods that compare the policy's log-probabilities with those of the samples."""
-Mode = Annotated[str, AfterValidator(lambda name: name if name == "greedy" else known_method(name))]
+Mode = Annotated[str, AfterValidator(lambda name: known_method(name, "greedy"))]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 _PLUGS_IN = ("environment.name", "search.method", "evaluate.modes", "policy.generator", "policy.format")

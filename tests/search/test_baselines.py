@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[object]]] = {
     "random_expand": {"initial": st.integers(1, 3), "expansions": st.integers(1, 3)},
     "entropy_expand": {"initial": st.integers(1, 3), "expansions": st.integers(1, 3)},
     "lookahead": {"depth": st.integers(1, 3)},
-    "ab_mcts": {"posterior": st.sampled_from(["gaussian", "beta"])},
+    "ab_mcts": {},
     "rebase": {"width": st.integers(1, 8), "temperature": st.sampled_from([0.01, 0.2, 5.0])},
 }
 

@@ -205,6 +205,8 @@ class Run:
         changed = changed_settings(begun, self.config)
         if not self._holds_work():
             self.replaced = changed
+            if changed:  # what the former settings start from
+                (self.path / "given.json").unlink(missing_ok=True)
             write_atomic(path, dump_config(self.config).encode())
         elif changed:
             raise RunError(

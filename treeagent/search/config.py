@@ -21,13 +21,13 @@ METHODS: Mapping[str, str] = {
 """The core's search methods."""
 
 
-def known_method(method: str) -> str:
-    if ":" not in method and method not in (known := names("search.method", METHODS)):
+def known_method(method: str, *others: str) -> str:
+    if ":" not in method and method not in (known := [*others, *names("search.method", METHODS)]):
         raise ValueError(f"there is no search method {method!r}: use one of {sorted(known)} or your own module:Name")
     return method
 
 
-Method = Annotated[str, AfterValidator(known_method)]
+Method = Annotated[str, AfterValidator(lambda name: known_method(name))]
 """The name of a search method, or ``"module:Name"``."""
 
 
