@@ -42,7 +42,11 @@ def test_a_quickstart_from_a_checkpoint_compares_trees_with_sampled_episodes(
     finished_run: Path, tmp_path: Path
 ) -> None:
     config = treeagent.load_config(
-        CONFIG, [*SMALL, "update.control=true", 'update.methods=["rft"]', "update.rft.max_steps=2"]
+        CONFIG,
+        [
+            *(*SMALL, "update.control=true", 'update.methods=["rft"]', "update.rft.max_steps=2"),
+            "warm_start.checkpoint=booking_base",  # the given one comes first, also where the run goes on
+        ],
     )
     rows = treeagent.quickstart(config, tmp_path / "run", finished_run / "checkpoints" / "warm")
     assert [row["policy"] for row in rows] == ["base", "rft", "sampled"]

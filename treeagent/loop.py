@@ -3,9 +3,9 @@
     import treeagent
 
     config = treeagent.load_config("quickstart", ["collect.tasks=100"])
-    treeagent.quickstart(config, "runs/shop")
-    treeagent.collect(config, "runs/more", "runs/shop/checkpoints/base")
-    policy = treeagent.update(config, "runs/more", "runs/shop/checkpoints/base", "dpo")
+    treeagent.quickstart(config, "runs/booking")
+    treeagent.collect(config, "runs/more", "runs/booking/checkpoints/base")
+    policy = treeagent.update(config, "runs/more", "runs/booking/checkpoints/base", "dpo")
     rows = treeagent.evaluate(config, "runs/more", policy)
 
 A run consists of stages. Each stage is a function of the settings, the run's seed and the files on disk, and records in
@@ -66,7 +66,7 @@ def quickstart(
     search adds; the updated policies in the first mode, which shows what learning adds; and the updated policy that
     validation chose in the last mode, which shows both.
     """
-    given = _start(config, checkpoint)
+    given = _start(config, checkpoint, out, how)
     uses: list[Use] = ["collect", "update", "evaluate"]
     if given is None and not _is_begun(out, how):
         uses.insert(0, "warm_start")
@@ -78,7 +78,7 @@ def quickstart(
         if config.update.control:
             others = [updating.control(config, run, shown, start, base)]
         updated = updating.update(config, run, shown, base, config.update.methods, others=others)
-        best = max(updated, key=lambda policy: run.facts(policy.name)["update"]["best_validation"] or 0.0)
+        best = max(updated, key=lambda each: run.facts(each.name)["update"]["best_validation"] or 0.0, default=base)
         evaluations = [
             *((base, mode) for mode in modes),
             *((policy, modes[0]) for policy in updated),
@@ -96,7 +96,7 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
     from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm start.
     Returns the rows of ``compare``.
     """
-    given, methods = _start(config, checkpoint), config.adapt.methods
+    given, methods = _start(config, checkpoint, out, how), config.adapt.methods
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if given is None and not _is_begun(out, how):
         uses.insert(0, "warm_start")
@@ -112,9 +112,9 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
         return compare(config, run, shown, history)
 
 
-def _start(config: RunConfig, checkpoint: str | Path | None) -> Path | None:
-    """The policy to start from: ``checkpoint`` or ``warm_start.checkpoint``; without both, a warm start makes one."""
-    name = checkpoint or config.warm_start.checkpoint
+def _start(config: RunConfig, checkpoint: str | Path | None, out: str | Path, how: How) -> Path | None:
+    """The policy to start from, if it is given: ``checkpoint``, or for a new run ``warm_start.checkpoint``."""
+    name = checkpoint or (None if _is_begun(out, how) else config.warm_start.checkpoint)
     return None if name is None else find_policy(str(name))
 
 

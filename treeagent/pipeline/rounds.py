@@ -14,6 +14,7 @@ from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarm
 from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import COLLECTED, LINKED, Run
 from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.recipes import find_policy
 from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
@@ -55,8 +56,11 @@ def _round_name(number: int) -> str:
 
 
 def first_policy(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """The policy that a run starts from: ``checkpoint``, or the one that the run was begun with, or a warm start."""
+    """The policy that a run starts from: ``checkpoint``, or the one that the run was begun with, or
+    ``warm_start.checkpoint``, or a warm start."""
     checkpoint = checkpoint or run.recorded_checkpoint("start")
+    if checkpoint is None and config.warm_start.checkpoint is not None:
+        checkpoint = find_policy(config.warm_start.checkpoint)
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
             raise UserError(
