@@ -246,7 +246,7 @@ class UpdateConfig:
     validation_tasks: Count = 100
     """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
     control: bool = False
-    """Whether the quickstart also imitates episodes that are sampled without search, with the same tokens."""
+    """Whether the quickstart also imitates episodes sampled as in best-of-N, for the same tasks."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
     values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)

@@ -67,7 +67,7 @@ def chosen_settings(
         Terminal(stderr=True).print(f"settings of the recipe {config}: choose others by --config", soft_wrap=True)
     found = load_config(own if config is None else find_recipe(config), overrides or (), seed=seed)
     require_trusted_worlds(found, trust)
-    # What is missing is told here, before torch is imported, which takes seconds.
+    # Importing torch takes seconds, so what is missing is told before.
     env_class(found.environment.name)
     for extra, package in ("vllm", "vllm"), ("remote", "openai"):
         if found.policy.generator == extra and find_spec(package) is None:

@@ -29,7 +29,10 @@ app = typer.Typer()
 
 
 Start = Annotated[
-    str | None, typer.Argument(metavar="CHECKPOINT", help="The policy to start from; without it, a warm start.")
+    str | None,
+    typer.Argument(
+        metavar="CHECKPOINT", help="The policy to start from; by default warm_start.checkpoint, or else a warm start."
+    ),
 ]
 
 
@@ -43,12 +46,12 @@ def quickstart(
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
-    """Run the whole pipeline once: search, update by RFT, DPO and GRPO, evaluate all policies. Without CHECKPOINT, a
-    small model first imitates demonstrations.
+    """Run the whole pipeline once: search, update by RFT, DPO and GRPO, evaluate all policies. Without a policy to
+    start from, a small model first imitates demonstrations.
 
     Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
-    Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
+    Example: treeagent quickstart --config quickstart --out runs/booking search.limits.simulations=32
     """
     start, changes = checkpoint_and_overrides(checkpoint, overrides)
     settings = chosen_settings(config, changes, seed, resume, trust, out, start)

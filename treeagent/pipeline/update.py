@@ -80,9 +80,9 @@ def update(
 
 
 def control(config: RunConfig, run: Run, progress: Progress, start: Path, base: Path) -> TrainJob:
-    """Sample episodes of the training tasks under the limits of the search, but without one. Returns the update of
-    ``base`` that imitates all of their distinct successes (RFT, Yuan et al. 2023): what learning from trees is measured
-    against."""
+    """Sample up to ``evaluate.best_of`` episodes of each training task, within the search's other limits. Returns the
+    update of ``base`` that imitates all of their distinct successes (RFT, Yuan et al. 2023): what learning from trees
+    is measured against."""
     most = config.evaluate.best_of
     search = replace(config.search.by("best_of_n"), limits=replace(config.search.limits, simulations=most))
     imitation = replace(config.update.imitation, what="paths", paths_per_tree=most)

@@ -47,7 +47,7 @@ def cell(row: Row, key: str) -> str:
 
 def headline(rows: Sequence[Row]) -> str:
     """What the rows show: the most successful row, of equals the cheapest, against the first policy, greedy if it was
-    played so; tree search against best-of-N; and learning from trees against imitation of sampled episodes."""
+    played so; tree search against best-of-N; and imitation of trees against imitation of sampled episodes."""
     if not rows:
         return "Nothing has been evaluated yet."
     first = {row["mode"]: row for row in rows if row["policy"] == rows[0]["policy"]}
@@ -62,13 +62,12 @@ def headline(rows: Sequence[Row]) -> str:
     sentences[0] += f", {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
     if "mcts" in first and "best_of_n" in first:
         tree, chains = (_percent(first[mode]["success"]) for mode in ("mcts", "best_of_n"))
-        sentences.append(f"Before any learning, tree search solves {tree} % and best-of-N {chains} %.")
-    greedy = {row["policy"]: row for row in rows if row["mode"] == start["mode"] and row is not start}
-    if (sampled := greedy.pop("sampled", None)) is not None and greedy:
-        learnt = max(greedy.values(), key=lambda row: row["success"])
+        sentences.append(f"With {start['policy']}, tree search solves {tree} % and best-of-N {chains} %.")
+    plain = {row["policy"]: _percent(row["success"]) for row in rows if row["mode"] == start["mode"]}
+    if "sampled" in plain and "rft" in plain:  # the same loss on both
         sentences.append(
-            f"Learning from the trees by {learnt['policy']} gives {_percent(learnt['success'])} % without search, "
-            f"imitation of episodes sampled for the same tasks under the same limits {_percent(sampled['success'])} %."
+            f"Without search, imitation of the trees (rft) solves {plain['rft']} %, imitation of episodes sampled for "
+            f"the same tasks {plain['sampled']} %."
         )
     return " ".join(sentences)
 
