@@ -6,9 +6,8 @@ import os
 import shlex
 import shutil
 import subprocess
+import sysconfig
 import time
-from importlib.util import find_spec
-from pathlib import Path
 
 from treeagent.contrib.worlds.sandbox.box import LARGEST, FileBox, Ran, inside
 from treeagent.contrib.worlds.sandbox.process import read_pipes
@@ -45,23 +44,29 @@ print(json.dumps([code, said, files if left >= 0 else None]))
 """
 """Runs inside: writes the files, runs the command, ends what it left behind, and answers with the files."""
 
+_AS_NOBODY = 'mount --bind "$0" /mnt && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
+"""Run by root, in a mount namespace: nobody may not enter the folders above the packages, such as those of a virtual
+environment in ``/root``, so they are mounted where everybody may go."""
+
 
 class ShellBox(FileBox):
     """A box with a shell, processes, and what ``/usr`` holds (``python`` is the system's), for Linux with bubblewrap.
 
     A command sees no other file of the host, no network, and no process but its own. It can write to ``/box`` and
     ``/tmp``, in memory; what is in ``/box`` at its end is kept, as texts and without links. ``python`` also finds the
-    packages of the folder where pytest is installed. As root, commands run as nobody."""
+    packages of treeagent's own environment. As root, commands run as nobody."""
 
     def __init__(self, seconds: float = 10.0, megabytes: int = 256) -> None:
         super().__init__()
         if shutil.which("bwrap") is None:
             raise UserError("the shell's sandbox needs bubblewrap: apt-get install bubblewrap")
-        nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
+        packages = sysconfig.get_path("purelib")
+        nobody: tuple[str, ...] = ()
+        if os.getuid() == 0:
+            nobody, packages = ("unshare", "--mount", "sh", "-c", _AS_NOBODY, packages), "/mnt"
         # Each process may use this much memory: what holds them all together is the number of processes.
         limits = (f"--as={megabytes << 20}", f"--fsize={megabytes << 20}", "--core=0")
-        size, tests = str(megabytes << 20), find_spec("pytest")
-        packages = () if tests is None or tests.origin is None else (str(Path(tests.origin).parents[1]),)
+        size = str(megabytes << 20)
         self._command = [
             *(
                 *nobody,
@@ -77,8 +82,8 @@ class ShellBox(FileBox):
             *("--symlink", "usr/lib64", "/lib64", "--symlink", "usr/sbin", "/sbin", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", "/box", "--chdir", "/box"),
             *("--dir", "/tools", "--symlink", "/usr/bin/python3", "/tools/python", "--setenv", "HOME", "/tmp"),
-            *(each for folder in packages for each in ("--ro-bind", folder, "/packages")),
-            *("--setenv", "PYTHONPATH", "/packages", "--setenv", "PYTHONDONTWRITEBYTECODE", "1"),
+            *("--ro-bind", packages, "/packages", "--setenv", "PYTHONPATH", "/packages"),
+            *("--setenv", "PYTHONDONTWRITEBYTECODE", "1"),
             *("--setenv", "PATH", "/tools:/usr/bin", "--setenv", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"),
             *("--setenv", "PYTEST_ADDOPTS", "-qq -p no:cacheprovider"),  # no seconds, by which a replay would differ
             *("/usr/bin/python3", "-sSI", "-c", _HOLDER),
