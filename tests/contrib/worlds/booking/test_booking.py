@@ -33,7 +33,7 @@ def played(env: BookingEnv, task: Task, noise: float = 0.0, seed: int = 0) -> li
 @pytest.mark.parametrize("view_", ["text", "tools"])
 @pytest.mark.parametrize("size", [3, 8, 18])
 def test_the_demonstrator_solves_every_family(view_: str, size: int) -> None:
-    env = make_env("booking", {"size": size, "view": view_, "popups": True, "wordings": 3})
+    env = make_env("booking", {"size": size, "view": view_, "popups": True, "wordings": 3, "fields": size > 3})
     assert isinstance(env, BookingEnv)
     for task in env.tasks("train", 4 * SIX):
         calls = played(env, task)
@@ -75,6 +75,14 @@ def test_a_possible_task_is_not_solved_by_giving_up_nor_an_impossible_one_by_a_b
     while env.verdict() is None:
         env.step("click[1]")
     assert env.verdict() == 0.0
+
+
+def test_a_field_takes_its_texts_whatever_their_capitals_and_nothing_else() -> None:
+    env = BookingEnv(BookingOptions(size=8, fields=True))
+    assert env.reset(seed=0)[0] == "cuisine\n1 select Thai Greek Indian French\n2 my bookings"
+    for call in ("click[1]", "type[1, thai]", "select[2, Thai]", "select[1, fusion]", "click[3]"):
+        assert env.step(call)[4] and env.visit.session.page == "home"
+    assert not env.step('select {"option": "gREEK", "element": 1}')[4] and env.visit.session.cuisine == "greek"
 
 
 def test_a_preferred_seating_counts_only_where_it_is_possible() -> None:

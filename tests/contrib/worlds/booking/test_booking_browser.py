@@ -29,8 +29,9 @@ def browsers() -> list[int]:
     return [browser for driver in children() for browser in children(driver)]
 
 
-def test_browser_and_text_are_equal_on_random_walks_and_branches_equal_replays() -> None:
-    options = replace(OPTIONS, popups=True, slow=0.3, holds=2, wordings=3)
+@pytest.mark.parametrize("fields", [False, True])
+def test_browser_and_text_are_equal_on_random_walks_and_branches_equal_replays(fields: bool) -> None:
+    options = replace(OPTIONS, popups=True, slow=0.3, holds=2, wordings=3, fields=fields)
     text, browser, other = BookingEnv(replace(options, view="text")), BookingEnv(options), BookingEnv(options)
     for seed, task in enumerate(text.tasks("test", 3)):
         rng = random.Random(seed)

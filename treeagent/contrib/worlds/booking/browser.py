@@ -1,4 +1,4 @@
-"""The site in a browser: pages of ``web.Site``, read from the accessibility tree and clicked by mouse."""
+"""The site in a browser: pages of ``web.Site``, read from the accessibility tree, used by mouse and keyboard."""
 
 from typing import Any
 
@@ -10,11 +10,13 @@ from treeagent.contrib.worlds.browser import SITE, Tab
 from treeagent.envs.worker import EnvCrashed
 
 State = tuple[Town, Ledger, Session]
+_USED = {"button": "", "link": "", "combobox": "select ", "textbox": "type "}
+"""Roles of the elements that can be used, and what stands before their names."""
 
 
 class Screen:
-    """One user's browser. Nothing lives in the page only: it has one address and no fields to fill in, so that the
-    site's state is all that a branch needs, and a page that shows another state is loaded again."""
+    """One user's browser. Nothing lives in the page only: it has one address and a field is sent once it is filled, so
+    that the site's state is all that a branch needs, and a page that shows another state is loaded again."""
 
     def __init__(self, town: Town, rules: Rules, sandbox: bool) -> None:
         httpx = required("httpx", "browser")
@@ -33,14 +35,15 @@ class Screen:
         """The text of the page in a state."""
         return self._play(state, 0)[1]
 
-    def click(self, state: State, number: int) -> tuple[State, str]:
-        """Click the element of this number, from 1, in a state. Returns the next state and its page's text."""
-        return self._play(state, number)
+    def use(self, state: State, number: int, field: str, text: str) -> tuple[State, str]:
+        """In a state, click the element of this number, from 1, or select or type a text in it if it is a field.
+        Returns the next state and its page's text."""
+        return self._play(state, number, field, text)
 
     def close(self) -> None:
         self._tab.close()
 
-    def _play(self, state: State, number: int) -> tuple[State, str]:
+    def _play(self, state: State, number: int, field: str = "", text: str = "") -> tuple[State, str]:
         async def play(page: Any) -> tuple[State, str]:
             if page is not self._page:
                 self._page, self._session, self._shown = page, await page.context.new_cdp_session(page), None
@@ -50,7 +53,13 @@ class Screen:
                 self._shown = await self._read()
             if number:
                 async with page.expect_navigation(wait_until="domcontentloaded"):
-                    await self._press(self._shown[2][number - 1])
+                    if field == "select":  # its list opens in no page that a mouse could reach
+                        await page.get_by_role("combobox").select_option(label=text)
+                    else:
+                        await self._press(self._shown[2][number - 1])
+                    if field == "type":
+                        await page.keyboard.type(text)
+                        await page.keyboard.press("Enter")
                 self._shown = await self._read()
             return self._shown[:2]
 
@@ -71,9 +80,9 @@ class Screen:
 
         def visit(node: Any) -> None:
             role = "" if node["ignored"] else node["role"]["value"]
-            if role in ("button", "link"):
+            if role in _USED:
                 elements.append(node["backendDOMNodeId"])
-                lines.append(f"{len(elements)} {node['name']['value']}")
+                lines.append(f"{len(elements)} {_USED[role]}{node['name']['value']}")
             elif role in ("heading", "StaticText"):
                 lines.append(node["name"]["value"])
             else:

@@ -20,6 +20,7 @@ from treeagent.contrib.worlds.booking.goals import (
 )
 from treeagent.contrib.worlds.booking.site import (
     Action,
+    Element,
     Page,
     Rules,
     Session,
@@ -60,6 +61,8 @@ class BookingOptions:
     """A question about cookies covers the first page."""
     slow: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a page loads slowly; a third of such pages fail and must be loaded again."""
+    fields: bool = False
+    """Cuisine and guests are selected from a list, and texts such as the contact are typed, in place of clicks."""
 
 
 class Visit(NamedTuple):
@@ -69,15 +72,17 @@ class Visit(NamedTuple):
     session: Session
 
 
-CLICK = ToolSpec(
-    "click",
-    "Click the element of the page with this number.",
-    {
-        "type": "object",
-        "properties": {"element": {"type": "integer"}},
-        "required": ["element"],
-        "additionalProperties": False,
-    },
+def _page_tool(name: str, description: str, *texts: str) -> ToolSpec:
+    """A tool for an element of the page, by its number."""
+    given = {"element": {"type": "integer"}} | {text: {"type": "string"} for text in texts}
+    schema = {"type": "object", "properties": given, "required": list(given), "additionalProperties": False}
+    return ToolSpec(name, description, schema)
+
+
+CLICK = _page_tool("click", "Click the element of the page with this number.")
+FIELDS = (
+    _page_tool("select", "Choose an option of the list with this number.", "option"),
+    _page_tool("type", "Type a text into the field with this number, and press Enter.", "text"),
 )
 TOOLS = (
     text_tool("search", "List restaurants of a cuisine.", "cuisine"),
@@ -100,7 +105,8 @@ TOOLS = (
 
 def page_text(page: Page) -> str:
     """The accessibility tree of a page as text: notes, heading, numbered elements."""
-    numbered = (f"{number} {each.name}" for number, each in enumerate(page.elements, start=1))
+    names = (" ".join(filter(None, (each[0].field, *(one.name for one in each)))) for each in page.numbered())
+    numbered = (f"{number} {name}" for number, name in enumerate(names, start=1))
     return "\n".join((*page.notes, page.heading, *numbered))
 
 
@@ -121,7 +127,7 @@ class BookingEnv(ToolEnv[Goal, Visit]):
 
     def __init__(self, options: BookingOptions | None = None) -> None:
         self.options = given = options or BookingOptions()
-        self.rules = Rules(given.holds, given.hold_steps, given.popups, given.slow)
+        self.rules = Rules(given.holds, given.hold_steps, given.popups, given.slow, given.fields)
         self._screen = Screen(self.town(0), self.rules, given.sandbox) if given.view == "browser" else None
 
     def town(self, seed: int | None = None) -> Town:
@@ -143,30 +149,43 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         return self._shown(), {}
 
     def tools(self) -> Sequence[ToolSpec]:
-        return TOOLS if self.options.view == "tools" else (CLICK,)
+        if self.options.view == "tools":
+            return TOOLS
+        return (CLICK, *FIELDS) if self.options.fields else (CLICK,)
 
     def page(self) -> Page:
         """The page that is shown now."""
         return view(self.town(), self.rules, *self.visit)
 
     def act(self, call: ToolCall) -> str:
-        actions = [each.action for each in self.page().elements]
-        if call.name == CLICK.name:
-            number = call.arguments["element"]
-            if not isinstance(number, int) or not 1 <= number <= len(actions):
-                raise CallRefused(f"no element {number}")
+        if self.options.view == "tools":
+            action = Action(call.name, *map(str, call.arguments.values()))
+        else:
+            given = call.arguments
+            number, said = cast(int, given["element"]), str(given.get("option", given.get("text")))
+            element = self._element(call.name, number, said)
             if self._screen is not None:
-                (_, ledger, session), shown = self._screen.click((self.town(), *self.visit), number)
+                text = said if element.field == "type" else element.name
+                (_, ledger, session), shown = self._screen.use((self.town(), *self.visit), number, element.field, text)
                 self.visit = Visit(ledger, session)
                 return shown
-            action = actions[number - 1]
-        else:
-            action = Action(call.name, *map(str, call.arguments.values()))
-        if action not in actions:
+            action = element.action
+        if action not in [each.action for each in self.page().elements]:
             raise CallRefused(f"no {action.tool} {action.value} here")
         ledger, session = step(self.town(), self.rules, *self.visit, action)
         self.visit = Visit(ledger, session)
         return self._shown()
+
+    def _element(self, tool: str, number: int, said: str) -> Element:
+        """The element that a call is about."""
+        page = self.page()
+        found = dict(enumerate(page.numbered(), start=1)).get(number)
+        if found is None or (found[0].field or CLICK.name) != tool:
+            raise CallRefused(f"no element {number}" + f" to {tool}" * self.options.fields)
+        element = page.filled(said) if found[0].field else found[0]
+        if element is None:
+            raise CallRefused(f"element {number} does not take {said}")
+        return element
 
     def verdict(self) -> float | None:
         """1 if the bookings at the end are the wanted ones, else 0; None before the end."""
@@ -174,10 +193,14 @@ class BookingEnv(ToolEnv[Goal, Visit]):
         return verdict(self.key, self.town(), ledger, session.page) if is_over(session) else None
 
     def legal_actions(self) -> list[str]:
-        elements = self.page().elements
-        if self.options.view != "tools":
-            return [f"click[{number}]" for number in range(1, len(elements) + 1)]
-        return [f"{each.action.tool}[{each.action.value}]" for each in elements]
+        page = self.page()
+        if self.options.view == "tools":
+            return [f"{each.action.tool}[{each.action.value}]" for each in page.elements]
+        return [
+            f"{each.field}[{number}, {each.name}]" if each.field else f"{CLICK.name}[{number}]"
+            for number, element in enumerate(page.numbered(), start=1)
+            for each in element
+        ]
 
     def state_key(self) -> str:
         ledger, session = self.visit

@@ -23,10 +23,12 @@ class Action(NamedTuple):
 
 
 class Element(NamedTuple):
-    """A button or link of a page."""
+    """A button or link of a page, or something that its field takes."""
 
     name: str
     action: Action
+    field: str = ""
+    """"select" or "type": how the field takes it; empty for a button."""
 
 
 class Page(NamedTuple):
@@ -36,6 +38,17 @@ class Page(NamedTuple):
     heading: str
     notes: tuple[str, ...]
     elements: tuple[Element, ...]
+    """What the page's field takes, if it has one, and then the buttons."""
+
+    def numbered(self) -> list[tuple[Element, ...]]:
+        """The elements in the order of their numbers, from 1: all that the field takes has one number."""
+        field = tuple(each for each in self.elements if each.field)
+        return [*filter(None, [field]), *((each,) for each in self.elements if not each.field)]
+
+    def filled(self, text: str) -> Element | None:
+        """What a text in the page's field means, capitals aside."""
+        meant = text.strip().lower()
+        return next((each for each in self.elements if each.field and each.name.lower() == meant), None)
 
 
 class Rules(NamedTuple):
@@ -49,6 +62,15 @@ class Rules(NamedTuple):
     """The first page is covered by a question about cookies."""
     slow: float = 0.0
     """Probability that a page loads slowly; a third of such pages fail."""
+    fields: bool = False
+    """Some questions have a field in place of buttons."""
+
+    def field(self, question: str) -> str:
+        return _FIELDS.get(question, "") if self.fields else ""
+
+
+_FIELDS = {"cuisine": "select", "guests": "select"} | dict.fromkeys(("occasion", "contact", "help", "notice"), "type")
+"""The questions that a site with fields has fields for."""
 
 
 class Session(NamedTuple):
@@ -113,7 +135,7 @@ def view(town: Town, rules: Rules, ledger: Ledger, session: Session) -> Page:
     said = (session.said,) if session.said else ()
     match session.page:
         case "home":
-            links = [Element(each.capitalize(), Action("search", each)) for each in CUISINES]
+            links = [Element(each.capitalize(), Action("search", each), rules.field("cuisine")) for each in CUISINES]
             return Page("home", "cuisine", said, (*links, Element("my bookings", Action("my_bookings"))))
         case "results":
             found = [each for _, each in sorted(town.places.items()) if each.cuisine == session.cuisine]
@@ -193,7 +215,7 @@ def _form(town: Town, rules: Rules, ledger: Ledger, session: Session, said: tupl
             found = [each[0] for each in QUESTIONS.get(question) or CANCELLING[question]]
             options = [(each, town.wording(question, each, place.name).capitalize()) for each in found]
     stop = () if session.held >= 0 or session.cancels else (NONE_FITS,)
-    elements = [Element(word, Action("answer", value)) for value, word in options]
+    elements = [Element(word, Action("answer", value), rules.field(question)) for value, word in options]
     return Page("form", question, said, (*elements, *again, *stop))
 
 

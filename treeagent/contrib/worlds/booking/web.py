@@ -80,10 +80,11 @@ class Site:
                     return Response("too long", 413)
             form = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
             tool, _, value = form.get("click", [""])[0].partition("/")
+            filled = self.page(key).filled(form.get("typed", [""])[0])
             if form.get("clock") != [str(self.sessions[key].clock)]:
                 return shown(key, 409)
             try:
-                self.click(key, Action(tool, value))
+                self.click(key, filled.action if filled else Action(tool, value))
             except ValueError:
                 return shown(key, 409)
             return RedirectResponse("/", 303)
