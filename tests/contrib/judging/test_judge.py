@@ -65,7 +65,7 @@ def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(
     with judge_server(reply) as server:
         asked = judge(server, tmp_path, **options)
         assert asyncio.run(asked.score([step(), END])) == [0.0, None]
-    assert asked.replies is not None and asked.replies.figures()[reason] == 1
+    assert asked.replies.figures()[reason] == 1
 
 
 def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:

@@ -2,7 +2,7 @@
 also chooses the best of n stored ends, because optimisation exploits its errors (Gao, Schulman and Hilton 2023)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import fmean
@@ -12,11 +12,10 @@ import orjson
 
 from treeagent.store import regular
 from treeagent.types import UserError
-from treeagent.views.signal import auc
 from treeagent.world_model.fidelity import wilson_interval
 
 FILE = "audit.json"
-"""Name of the file in a reward model's folder that holds ``RewardAudit.to_json``."""
+"""Name of the file in a reward model's folder that holds the ``RewardAudit``."""
 _SAME = 1e-9
 """Two returns that differ by less than this are equal."""
 _MOST = 64
@@ -32,9 +31,6 @@ class ScoredEnd:
     """V of the reward model, in reward units."""
     paid: float
     """The true return, in reward units."""
-    success: bool
-    tokens: int
-    """Number of tokens after the task's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +49,18 @@ class BestOf:
 
 @dataclass(frozen=True, slots=True)
 class RewardAudit:
-    """The results of an audit. A metric is None if there are no ends or pairs to compute it from."""
+    """The results of an audit."""
 
     tasks: int
     ends: int
     pairs: int
     """Pairs of ends of one task with different returns."""
     pair_accuracy: float | None
-    """Share of these pairs that the model ranks correctly; equal scores count half."""
-    longer_worse_accuracy: float | None
-    """``pair_accuracy`` where the longer end is the worse one. A model that prefers length fails here."""
-    auc: float | None
-    """Probability that a success has a higher score than a failure, over the ends of all tasks."""
+    """Share of these pairs that the model ranks correctly; equal scores count half. None without pairs."""
     best_of: tuple[BestOf, ...]
     """The best-of-n curve, for n = 1, 2, 4 and so on."""
     cap: float
     """The largest weight that the model may have; see the function ``cap``."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def audit(found: Sequence[ScoredEnd]) -> RewardAudit:
@@ -83,7 +72,7 @@ def audit(found: Sequence[ScoredEnd]) -> RewardAudit:
         for first, second in combinations(ends, 2)
         if abs(first.paid - second.paid) > _SAME
     ]
-    longer = [(better, worse) for better, worse in pairs if worse.tokens > better.tokens]
+    right = [1.0 if better.score > worse.score else 0.5 * (better.score == worse.score) for better, worse in pairs]
     mixed = [ends for ends in tasks if max(end.paid for end in ends) - min(end.paid for end in ends) > _SAME]
     most = max((len(ends) for ends in mixed), default=1)
     numbers = [2**power for power in range(_MOST.bit_length()) if 2**power < 2 * most]
@@ -92,9 +81,7 @@ def audit(found: Sequence[ScoredEnd]) -> RewardAudit:
         tasks=len(tasks),
         ends=len(found),
         pairs=len(pairs),
-        pair_accuracy=_ordered(pairs),
-        longer_worse_accuracy=_ordered(longer),
-        auc=auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
+        pair_accuracy=fmean(right) if right else None,
         best_of=curve,
         cap=cap(curve, len(mixed)),
     )
@@ -129,12 +116,6 @@ def cap(curve: Sequence[BestOf], tasks: int) -> float:
         (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME
     ]
     return wilson_interval(max(min(shares), 0.0) * tasks, tasks)[0] if shares else 0.0
-
-
-def _ordered(pairs: Sequence[tuple[ScoredEnd, ScoredEnd]]) -> float | None:
-    """Share of pairs in which the first end has the higher score; equal scores count half."""
-    shares = [1.0 if better.score > worse.score else 0.5 * (better.score == worse.score) for better, worse in pairs]
-    return fmean(shares) if shares else None
 
 
 def read_audit(model: Path) -> dict[str, Any]:

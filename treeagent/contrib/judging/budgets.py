@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent import seams
+from treeagent.contrib.judging.weighted import PARTS
 from treeagent.pipeline.folder import SEARCHED
 from treeagent.pipeline.rewards import Place, Step
 from treeagent.search.node import Edge, Tree, finished_paths
@@ -17,24 +18,6 @@ from treeagent.store import read_as, shard_names
 from treeagent.types import Transition
 
 Cost = Callable[[Step], float]
-
-
-def steps(step: Step) -> float:
-    """The cost "steps": 1 for each step."""
-    return 1.0
-
-
-def tokens(step: Step) -> float:
-    """The cost "tokens": the sampled tokens of the action."""
-    return float(len(step.action.token_ids) - len(step.action.forced))
-
-
-def invalid(step: Step) -> float:
-    """The cost "invalid": 1 for a malformed or refused call."""
-    return float(step.result.invalid)
-
-
-_OWN = {name: f"{__name__}:{name}" for name in ("steps", "tokens", "invalid")}
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -55,7 +38,9 @@ class Budgets:
     options_type = BudgetsOptions
 
     def __init__(self, options: BudgetsOptions, place: Place) -> None:
-        self.costs: dict[str, Cost] = {name: seams.resolve("rewards.function", name, _OWN) for name in options.budgets}
+        self.costs: dict[str, Cost] = {
+            name: PARTS.get(name) or seams.resolve("rewards.function", name, {}) for name in options.budgets
+        }
         before = _collections_before(place.run, place.stage) if SEARCHED.fullmatch(place.stage) else []
         trees = (read_as(from_record, place.run / "trees", name) for name in before)
         self.multipliers = multipliers(options, [mean_costs(each, self.costs) for each in trees])

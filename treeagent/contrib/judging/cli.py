@@ -46,9 +46,9 @@ def fit(
     console = Terminal()
     with Run.create(run_folder, own.config, resume=True) as run:
         written, audit = fit_reward(run, start, settings, lambda metrics: run.log("reward", dict(metrics)))
-    for name, value in audit.to_json().items():
-        if name != "best_of":
-            console.print(f"{name:24} {value if isinstance(value, int | None) else round(value, 3)}")
+    for name in ("tasks", "ends", "pairs", "pair_accuracy", "cap"):
+        value = getattr(audit, name)
+        console.print(f"{name:24} {round(value, 3) if isinstance(value, float) else value}")
     for point in audit.best_of:
         console.print(
             f"best of {point.n:2}: predicted {point.score:.3f}, true {point.paid:.3f} of {point.possible:.3f}"
@@ -62,7 +62,7 @@ def told(run_folder: RunFolder) -> None:
 
     Example: treeagent reward told runs/shop
     """
-    from treeagent.contrib.judging.agreement import agreement
+    from treeagent.contrib.judging.ends import agreement
     from treeagent.contrib.judging.replies import FILE, Replies
     from treeagent.pipeline.folder import Run
     from treeagent.search.record import from_record
@@ -72,8 +72,6 @@ def told(run_folder: RunFolder) -> None:
     if (run.path / FILE).is_file():
         for name, number in Replies(run.path / FILE).figures().items():
             console.print(f"{number:8}  {name}")
-    found = agreement(tree for name in run.collections() for tree in read_as(from_record, run.trees, name))
-    kappa = "" if found.kappa is None else f", Cohen's κ {found.kappa:.2f}"
-    console.print(
-        f"agrees with the environment on {found.share:.0%} of {found.ends} ends{kappa}; {found.open} are open"
-    )
+    trees = (tree for name in run.collections() for tree in read_as(from_record, run.trees, name))
+    ends, share, unknown = agreement(trees)
+    console.print(f"agrees with the environment on {share:.0%} of {ends} ends; {unknown} are open")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, reaches, succeeds
+from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.types import derive_seed
 from treeagent.views.pairs import PairConfig, compared_siblings
 from treeagent.views.values import is_read
@@ -22,11 +22,8 @@ class End:
     task_id: str
     token_ids: tuple[int, ...]
     """The whole conversation."""
-    tokens: int
-    """Number of tokens in the conversation after the task's prompt."""
     paid: float
     """The environment's own return, in reward units."""
-    success: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,7 @@ def ends(tree: Tree) -> Iterator[End]:
         last = path[-1].child
         assert last is not None
         if path[-1].outcome is not None and path_origin(path) == "real" and is_read(last):
-            tokens = sum(map(_tokens_added, path))
-            yield End(tree.task.id, tree.prompt_ids(path), tokens, outcome(path), succeeds(path))
+            yield End(tree.task.id, tree.prompt_ids(path), outcome(path))
 
 
 def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Comparison]:
@@ -74,8 +70,3 @@ def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Compariso
 def _is_compared(edge: Edge) -> bool:
     child = edge.child
     return child is not None and child.origin == "real" and not child.unknown and is_read(child)
-
-
-def _tokens_added(edge: Edge) -> int:
-    assert edge.child is not None
-    return len(edge.action.token_ids) + (0 if edge.child.left_out else len(edge.child.context_ids))

@@ -23,11 +23,8 @@ from treeagent.types import derive_seed
 
 FOLDER = "reward"
 """Name of the reward model's folder among the checkpoints of the run."""
-_VALIDATION = 8
-"""One in this many tasks that are not held out is for validation: it decides which weights are kept, and calibrates the
-model."""
-_MOST = 256
-"""Most pairs of a validation, which takes a forward pass of each."""
+_CALIBRATION = 8
+"""One in this many tasks that are not held out calibrates the model."""
 
 
 def fit_reward(
@@ -47,22 +44,22 @@ def fit_reward(
     model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "reward", "lora"))
     fitted = Checkpoint(model, loaded.tokenizer, head)
     parts = _read(run, fitted)
-    train, validation, held_out = (parts[name] for name in ("train", "validation", "held out"))
+    train, calibration, held_out = (parts[name] for name in ("train", "calibration", "held out"))
     if not held_out.ends:
         raise RunError(
             f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
         )
     if model.dtype.itemsize < torch.float32.itemsize and model is loaded.model:
         model.float()  # in bfloat16 most steps are smaller than half of a weight's last digit
-    result = train_reward(model, head, train.pairs, options, validation.pairs[:_MOST], on_step)
+    result = train_reward(model, head, train.pairs, options, on_step)
     low, high = head.reward_range
-    returns = [min(max(end.paid, low), high) for end in validation.ends]
-    calibration = calibrate(head, _scores(fitted, head, validation.ends), returns)
+    returns = [min(max(end.paid, low), high) for end in calibration.ends]
+    slope, shift = calibrate(head, _scores(fitted, head, calibration.ends), returns)
     found = _audit(fitted, head, held_out)
     save_checkpoint(fitted, out)
-    write_atomic(out / FILE, orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
-    facts = {"pairs": len(train.pairs), "update": asdict(result), "calibration": asdict(calibration)}
-    run.finish(FOLDER, facts | {"audit": found.to_json()})
+    write_atomic(out / FILE, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2))
+    facts = {"pairs": len(train.pairs), "update": asdict(result), "slope": slope, "shift": shift}
+    run.finish(FOLDER, facts | {"audit": asdict(found)})
     return out, found
 
 
@@ -75,15 +72,15 @@ class _Part:
 
 
 def _read(run: Run, checkpoint: Checkpoint) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, split by task into training, validation and audit."""
+    """The pairs and ends of the searched trees, split by task into training, calibration and audit."""
     chat = make_chat(checkpoint, run.config)
-    parts = {name: _Part() for name in ("train", "validation", "held out")}
+    parts = {name: _Part() for name in ("train", "calibration", "held out")}
     for group in trees_by_task(run.trees, run.collections()):
         for tree in group:
             read_ends(tree, chat)
         task = group[0].task.id
-        validates = derive_seed("reward validation", task) % _VALIDATION == 0
-        part = parts["held out" if is_held_out(task) else "validation" if validates else "train"]
+        calibrates = derive_seed("reward calibration", task) % _CALIBRATION == 0
+        part = parts["held out" if is_held_out(task) else "calibration" if calibrates else "train"]
         part.pairs += comparisons(group, run.config.update.pairs)
         part.ends += [end for tree in group for end in ends(tree)] if part is not parts["train"] else []
     return parts
@@ -91,12 +88,8 @@ def _read(run: Run, checkpoint: Checkpoint) -> dict[str, _Part]:
 
 def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAudit:
     low, high = head.reward_range
-    values = [low + (high - low) * _share(score) for score in _scores(checkpoint, head, held_out.ends)]
-    scored = [
-        ScoredEnd(end.task_id, value, end.paid, end.success, end.tokens)
-        for end, value in zip(held_out.ends, values, strict=True)
-    ]
-    return audit(scored)
+    found = zip(held_out.ends, _scores(checkpoint, head, held_out.ends), strict=True)
+    return audit([ScoredEnd(end.task_id, low + (high - low) * _share(score), end.paid) for end, score in found])
 
 
 def _scores(checkpoint: Checkpoint, head: ValueHead, found: list[End]) -> list[float]:

@@ -1,22 +1,26 @@
-"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. A judge that is
-down, out of calls or unreadable gives no verdict, which is counted with its reason and is no verdict of 0."""
+"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. A judge that
+fails, is out of calls or unreadable gives no verdict, which is counted with its reason and is no verdict of 0."""
 
 import asyncio
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
+from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.judging.ends import Verdict, pay_ends
-from treeagent.contrib.judging.models import Fault, Served
-from treeagent.contrib.judging.replies import FILE, Replies, Reply, key_of
+from treeagent.contrib.judging.replies import FILE, Replies, key_of
+from treeagent.generators.base import Failure
 from treeagent.pipeline.rewards import Place, Step
 from treeagent.types import Message, Task, UserError, after_thought, derive_seed, storable
+
+if TYPE_CHECKING:
+    from treeagent.contrib.servers.chat import RemoteChat
 
 INSTRUCTIONS = """\
 You judge what agents did in an environment. You are shown whole episodes; each of their lines begins with "> ". \
@@ -75,45 +79,49 @@ class Judge:
     options_type = JudgeOptions
 
     def __init__(self, options: JudgeOptions, place: Place) -> None:
-        self.options, self.replies = options, Replies(place.run / FILE) if place.run.is_dir() else None
-        self.model = Served(options.model, options.url, options.temperature, options.max_new_tokens, options.timeout)
+        self.options, self._place = options, place
+        questions = [*options.items, *((HACKED,) if options.hacked else ())]
+        self._votes = [questions[::-1] if vote % 2 else questions for vote in range(options.votes)]
+
+    @cached_property
+    def replies(self) -> Replies:
+        return Replies(self._place.run / FILE)
+
+    @cached_property
+    def model(self) -> "RemoteChat":
+        from treeagent.contrib.servers.chat import RemoteChat
+
+        server = replace(self._place.config.server(self.options.url), timeout=self.options.timeout)
+        return RemoteChat(server, self.options.model, "the judge's option")
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, self.options.weight, self.verdicts)
 
     async def verdicts(self, ends: Sequence[Step]) -> list[Verdict | None]:
-        """The verdict on each end. It needs more than half of the votes on each question; with fewer it is None, and
-        the reason is counted."""
-        asked = [self._questions() for _ in ends]
+        """The verdict on each end, from more than half of the votes. With fewer it is None, and the reason is
+        counted."""
         prompts = [
-            (index, vote, self.prompt(end.task, end.result.state.messages, questions))
-            for index, (end, votes) in enumerate(zip(ends, asked, strict=True))
-            for vote, questions in enumerate(votes)
+            (self.prompt(end.task, end.result.state.messages, questions), vote)
+            for end in ends
+            for vote, questions in enumerate(self._votes)
         ]
-        replies = await asyncio.to_thread(self._replies, [(prompt, vote) for _, vote, prompt in prompts])
-        answers: list[list[Mapping[str, float]]] = [[] for _ in ends]
-        faults: list[list[str]] = [[] for _ in ends]
-        for (index, vote, _), reply in zip(prompts, replies, strict=True):
-            read = None if isinstance(reply, Fault) else read_answers(reply, asked[index][vote])
-            if read is None:
-                faults[index].append(reply.reason if isinstance(reply, Fault) else UNREADABLE)
-            else:
-                answers[index].append(read)
+        replies = iter(await asyncio.to_thread(self._replies, prompts))
         found, events = list[Verdict | None](), Counter[str]()
-        for questions, votes, reasons in zip(asked, answers, faults, strict=True):
-            wanted, given = (Counter(chain.from_iterable(each)) for each in (questions, votes))
-            enough = all(2 * given[question] > number for question, number in wanted.items())
-            found.append(majority(votes, self.options.items) if enough else None)
+        for _ in ends:
+            answers, reasons = list[Mapping[str, float]](), list[str]()
+            for questions, reply in zip(self._votes, replies, strict=False):
+                if isinstance(reply, Failure):
+                    reasons.append(reply.reason)
+                elif (read := read_answers(reply, questions)) is None:
+                    reasons.append(UNREADABLE)
+                else:
+                    answers.append(read)
+            enough = 2 * len(answers) > len(self._votes)
+            found.append(majority(answers, self.options.items) if enough else None)
             events["verdict" if enough else reasons[0]] += 1
             events["hacked"] += found[-1] is not None and found[-1].hacked
-        if self.replies is not None:
-            self.replies.count(events)
+        self.replies.count(events)
         return found
-
-    def _questions(self) -> list[list[str]]:
-        """The questions of each vote."""
-        questions = [*self.options.items, *((HACKED,) if self.options.hacked else ())]
-        return [questions[::-1] if vote % 2 else questions for vote in range(self.options.votes)]
 
     def prompt(self, task: Task, messages: Sequence[Message], questions: Sequence[str]) -> list[Message]:
         """The conversation by which some questions about an episode are asked."""
@@ -130,7 +138,7 @@ class Judge:
         parts += ["\n".join(f"{number}. {each}" for number, each in enumerate(questions, 1)), _ANSWER_FORM]
         return [Message("system", INSTRUCTIONS), Message("user", "\n\n".join(parts))]
 
-    def _replies(self, prompts: Sequence[tuple[Sequence[Message], int]]) -> list[str | Fault]:
+    def _replies(self, prompts: Sequence[tuple[Sequence[Message], int]]) -> list[str | Failure]:
         """The reply to each prompt, from the file if it is stored there, otherwise from the model. Equal prompts are
         asked once."""
         options = self.options
@@ -139,18 +147,23 @@ class Judge:
             key_of(options.model, prompt, seed, options.temperature, options.max_new_tokens)
             for (prompt, _), seed in zip(prompts, seeds, strict=True)
         ]
-        assert self.replies is not None, "a judge needs the run's folder"
-        found: dict[str, str | Fault] = dict(self.replies.known(keys))
+        found: dict[str, str | Failure] = dict(self.replies.known(keys))
         new = {key: index for index, key in reversed(list(enumerate(keys))) if key not in found}
         if options.most_calls is not None:
-            room = max(options.most_calls - self.replies.calls(), 0)
-            found |= dict.fromkeys(list(new)[room:], Fault(OUT_OF_CALLS))
+            room = max(options.most_calls - self.replies.figures()["calls"], 0)
+            found |= dict.fromkeys(list(new)[room:], Failure(OUT_OF_CALLS))
             new = dict(list(new.items())[:room])
         if new:
-            given = self.model.reply([prompts[index][0] for index in new.values()], [seeds[i] for i in new.values()])
-            answered = dict(zip(new, given, strict=True))
-            self.replies.add({key: each for key, each in answered.items() if isinstance(each, Reply)})
-            found |= {key: each.text if isinstance(each, Reply) else each for key, each in answered.items()}
+            given = self.model.reply(
+                [prompts[index][0] for index in new.values()],
+                1,
+                [seeds[index] for index in new.values()],
+                max_new_tokens=options.max_new_tokens,
+                temperature=options.temperature,
+            )
+            answered = {key: each for key, each in zip(new, given, strict=True) if not isinstance(each, Failure)}
+            self.replies.add({key: (each.texts[0], each.generated_tokens) for key, each in answered.items()})
+            found |= dict(zip(new, given, strict=True)) | {key: each.texts[0] for key, each in answered.items()}
         return [found[key] for key in keys]
 
 
@@ -172,7 +185,6 @@ def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | Non
 
 
 def majority(votes: Sequence[Mapping[str, float]], items: Sequence[str]) -> Verdict:
-    """The verdict from some votes. Each item has at least one answer."""
-    answers = [vote[item] for vote in votes for item in items if item in vote]
-    hacked = [vote[HACKED] for vote in votes if HACKED in vote]
-    return Verdict(fmean(answers), bool(hacked) and fmean(hacked) > 0.5)
+    """The verdict from some votes, each of which answers all questions."""
+    hacked = fmean(vote.get(HACKED, 0.0) for vote in votes) > 0.5
+    return Verdict(fmean(vote[item] for vote in votes for item in items), hacked)

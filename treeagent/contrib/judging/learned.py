@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.config import RunConfig
 from treeagent.contrib.judging.audit import read_audit
 from treeagent.contrib.judging.ends import Verdict, pay_ends
 from treeagent.pipeline.rewards import Place, Step
@@ -55,7 +54,16 @@ class Learned:
 
     async def values(self, ends: Sequence[Step]) -> list[float | None]:
         """V of each end, the predicted outcome of the whole episode; None where the model cannot read it."""
-        self._value = self._value or head_value(self._model, self._config)
+        from treeagent.agent.policy import HeadValue
+        from treeagent.pipeline.build import make_chat
+
+        if self._value is None:
+            checkpoint, generator = _loaded(self._model)
+            if checkpoint.head is None:
+                raise UserError(
+                    f"{self._model} has no value head: fit the reward model again (treeagent reward fit RUN)"
+                )
+            self._value = HeadValue(generator, make_chat(checkpoint, self._config), checkpoint.head)
         found = await self._value.estimate([end.result.state for end in ends])
         return [None if each.error else each.value for each in found]
 
@@ -68,14 +76,3 @@ def _loaded(model: str) -> "tuple[Checkpoint, LocalGenerator]":
 
     checkpoint = load_checkpoint(model, merged=True)
     return checkpoint, LocalGenerator(checkpoint.model)
-
-
-def head_value(model: str, config: RunConfig) -> "HeadValue":
-    """V of a reward model, which reads conversations as the policy of ``config`` does."""
-    from treeagent.agent.policy import HeadValue
-    from treeagent.pipeline.build import make_chat
-
-    checkpoint, generator = _loaded(model)
-    if checkpoint.head is None:
-        raise UserError(f"{model} has no value head: fit the reward model again (treeagent reward fit RUN)")
-    return HeadValue(generator, make_chat(checkpoint, config), checkpoint.head)

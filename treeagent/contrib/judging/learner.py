@@ -37,8 +37,6 @@ class FitOptions:
     epochs: Annotated[int, Field(gt=0)] = 3
     max_steps: Annotated[int, Field(gt=0)] | None = None
     """Optimiser steps; unset means as many as ``epochs`` need."""
-    validate_every: Annotated[int, Field(gt=0)] = 50
-    """Steps between two validations on pairs of held-out tasks. The best weights are kept."""
     centre: Annotated[float, Field(ge=0)] = 0.01
     """Weight of the penalty (u(chosen) + u(rejected))², which keeps scores around 0 (Eisenstein et al. 2023)."""
     seed: int = 0
@@ -52,8 +50,6 @@ class Fitted:
     loss: float
     accuracy: float
     """Share of the step's pairs in the right order."""
-    best_validation: float | None
-    """The highest mean log-likelihood of the validation pairs, in nats."""
 
 
 def train_reward(
@@ -61,7 +57,6 @@ def train_reward(
     head: ValueHead,
     pairs: Sequence[Comparison],
     options: FitOptions,
-    validation: Sequence[Comparison] = (),
     on_step: Callable[[Mapping[str, float]], None] = lambda metrics: None,
 ) -> Fitted:
     """Fit a score u of conversations; changes ``model`` and ``head`` in place. The loss of a pair, in nats, is -log
@@ -82,7 +77,6 @@ def train_reward(
     optimiser = torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=0.0)
     total = options.max_steps or math.ceil(len(pairs) / options.batch_size) * options.epochs
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / total)
-    best, kept = (_likelihood(model, head, validation) if validation else None), _copy(weights) if validation else []
     batches, step, loss, accuracy = _batches(len(pairs), options), 0, math.nan, math.nan
     model.train()
     for step in range(1, total + 1):
@@ -97,17 +91,9 @@ def train_reward(
         schedule.step()
         optimiser.zero_grad()
         loss, accuracy = losses.mean().item(), (first > second).float().mean().item()
-        metrics = {"step": float(step), "loss": loss, "accuracy": accuracy}
-        if validation and (step % options.validate_every == 0 or step == total):
-            metrics["validation"] = _likelihood(model, head, validation)
-            if best is None or metrics["validation"] > best:
-                best, kept = metrics["validation"], _copy(weights)
-        on_step(metrics)
-    with torch.no_grad():
-        for weight, value in zip(weights, kept, strict=False):
-            weight.copy_(value)
+        on_step({"step": float(step), "loss": loss, "accuracy": accuracy})
     model.eval()
-    return Fitted(step, loss, accuracy, best)
+    return Fitted(step, loss, accuracy)
 
 
 def _batches(count: int, options: FitOptions) -> Iterator[Sequence[int]]:
@@ -117,19 +103,6 @@ def _batches(count: int, options: FitOptions) -> Iterator[Sequence[int]]:
         shuffler.shuffle(order)
         for start in range(0, count, options.batch_size):
             yield order[start : start + options.batch_size]
-
-
-def _copy(weights: Sequence[Tensor]) -> list[Tensor]:
-    return [weight.detach().clone() for weight in weights]
-
-
-def _likelihood(model: Model, head: ValueHead, pairs: Sequence[Comparison]) -> float:
-    """The mean log-likelihood of pairs, in nats."""
-    better, worse = (
-        scores(model, head, rows) for rows in zip(*((p.chosen_ids, p.rejected_ids) for p in pairs), strict=True)
-    )
-    losses = [math.log1p(math.exp(min(low - high, 30.0))) for high, low in zip(better, worse, strict=True)]
-    return -sum(losses) / len(losses)
 
 
 def _last_states(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -166,17 +139,10 @@ def _states(
     model.train(training)
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """σ(slope · u + shift) predicts the return, rescaled to [0, 1], of an end with score u."""
-
-    slope: float
-    shift: float
-
-
-def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> Calibration:
+def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> tuple[float, float]:
     """Scale the head's logit so that V = σ(slope · u + shift) predicts the ``returns`` (reward units) of ends with the
-    scores u ``found``, none of which were used in training (Platt 1999). The order of scores does not change."""
+    scores u ``found``, none of which were used in training (Platt 1999). The order of scores does not change. Returns
+    slope and shift."""
     scores_, targets = torch.tensor(found, dtype=torch.float64), head.rescale(torch.tensor(returns)).double()
     wide = max(scores_.std(correction=0).item(), 1e-6) if len(found) else 1.0
     fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log(slope * wide), shift
@@ -195,4 +161,4 @@ def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float])
         optimiser.step(closure)  # type: ignore[no-untyped-call]
     slope, shift = math.exp(fitted[0].item()) / wide, fitted[1].item()
     head.scale(slope, shift)
-    return Calibration(slope, shift)
+    return slope, shift

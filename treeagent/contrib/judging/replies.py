@@ -6,7 +6,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from treeagent.types import Message, UserError
@@ -17,15 +16,6 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reply (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS event (kind TEXT PRIMARY KEY, number INTEGER NOT NULL);
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A judge's reply."""
-
-    text: str
-    tokens: int = 0
-    """Tokens of the prompt and of the reply."""
 
 
 def key_of(model: str, messages: Sequence[Message], seed: int, *sampling: float) -> str:
@@ -61,9 +51,9 @@ class Replies:
             placeholders = ",".join("?" * len(keys))
             return dict(connection.execute(f"SELECT key, text FROM reply WHERE key IN ({placeholders})", keys))
 
-    def add(self, replies: Mapping[str, Reply]) -> None:
-        """Store replies by their keys."""
-        rows = [(key, reply.text, reply.tokens) for key, reply in replies.items()]
+    def add(self, replies: Mapping[str, tuple[str, int]]) -> None:
+        """Store replies, each with its number of tokens, by their keys."""
+        rows = [(key, *reply) for key, reply in replies.items()]
         with self._connection() as connection:
             connection.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", rows)
 
@@ -75,14 +65,9 @@ class Replies:
                 list(events.items()),
             )
 
-    def calls(self) -> int:
-        """The number of replies that were paid for."""
-        with self._connection() as connection:
-            return int(connection.execute("SELECT count(*) FROM reply").fetchone()[0])
-
     def figures(self) -> dict[str, int]:
-        """``calls`` and ``tokens`` that were paid for, and the counts of events, the most frequent first: ``verdict``,
-        ``hacked``, and each reason why an end has no verdict."""
+        """``calls`` and generated ``tokens`` that were paid for, and the counts of events, the most frequent first:
+        ``verdict``, ``hacked``, and each reason why an end has no verdict."""
         with self._connection() as connection:
             calls, tokens = connection.execute("SELECT count(*), total(tokens) FROM reply").fetchone()
             events = Counter(dict(connection.execute("SELECT kind, number FROM event")))

@@ -9,7 +9,7 @@ from typing import Any
 
 from treeagent.envs.answers import checked_step, checked_turn
 from treeagent.envs.base import EnvWrapper, StepResult, ToolSpec
-from treeagent.envs.calls import arguments_of, as_call, fits, read_call
+from treeagent.envs.calls import as_call, read_call
 from treeagent.types import ToolCall
 
 
@@ -44,25 +44,19 @@ def call_scores(
     """The scores of one call, each in [0, 1].
 
     * ``when``: 1 if the agent calls when a call is due, and answers when an answer is due.
-    * ``which``: 1 if a call of the right kind names a right tool; without a reference, if the tool exists.
-    * ``how``: share of the parameters of the right tool that match; without a reference, share that fits its schema.
+    * ``which``: 1 if a call of the right kind names a right tool.
+    * ``how``: share of the parameters of the right tool that match.
     * ``needless``: 1 for a call when the answer is due. ``missed``: 1 for an answer when a call is due. ``wrong_tool``:
       1 for a tool that the reference does not name. ``wrong_arguments``: 1 - ``how``. ``malformed``: 1 for anything
       that is not a call that fits the tools. ``right``: 1 for a call that matches the reference.
 
-    ``reference``: the calls that are right here; None if none is known.
+    ``reference``: the calls that are right here. If none is known, only ``malformed`` is scored.
     """
     call = read_call(as_call(action, tools), tools)
     if isinstance(call, str):
-        scores = {"malformed": 1.0}
-        if isinstance(action, ToolCall):
-            matches = [tool for tool in tools if tool.name == action.name]
-            scores["which"] = float(bool(matches))
-            if matches:
-                scores["how"] = _fitting(action.arguments, matches[0])
-        return scores
+        return {"malformed": 1.0}
     if not reference:
-        return {"which": 1.0, "how": 1.0}
+        return {}
     answers = {tool.name for tool in tools if tool.answers}
     if answers:
         due = any(each.name in answers for each in reference)
@@ -100,14 +94,3 @@ def _is_equal(given: object, wanted: object) -> bool:
         case (Mapping(), Mapping()):
             return given.keys() == wanted.keys() and all(_is_equal(given[key], wanted[key]) for key in given)
     return given == wanted
-
-
-def _fitting(arguments: Mapping[str, object], tool: ToolSpec) -> float:
-    """Share of the parameters, given or required, that fit the schema."""
-    schemas, required = arguments_of(tool)
-    keys = arguments.keys() | set(required)
-    closed = tool.parameters.get("additionalProperties") is False
-    fitting = sum(
-        key in arguments and (fits(arguments[key], schemas[key]) if key in schemas else not closed) for key in keys
-    )
-    return fitting / len(keys) if keys else 1.0

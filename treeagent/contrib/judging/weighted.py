@@ -1,13 +1,19 @@
 """A reward as a weighted sum of parts: what the step itself tells, and what the environment's ``info`` names."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.pipeline.rewards import Place, Step
-from treeagent.types import UserError
+
+PARTS: Mapping[str, Callable[[Step], float]] = {
+    "outcome": lambda step: step.reward,
+    "steps": lambda step: 1.0,
+    "tokens": lambda step: float(len(step.action.token_ids) - len(step.action.forced)),
+    "invalid": lambda step: float(step.result.invalid),
+}
+"""What every step has: the environment's reward, 1, the sampled tokens, and 1 for a malformed or refused call."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -15,9 +21,8 @@ class WeightedOptions:
     """Options of the reward "weighted"."""
 
     weights: dict[str, float]
-    """Weight of each part: ``outcome`` (the environment's reward), ``steps`` (1), ``tokens`` (sampled tokens),
-    ``invalid`` (1 for a malformed or refused call), or a name in ``info["components"]`` of the environment or of the
-    wrapper "rubric"."""
+    """Weight of each part: a name in ``PARTS``, or in ``info["components"]`` of the environment or of the wrapper
+    "rubric"."""
 
 
 class Weighted:
@@ -35,16 +40,4 @@ class Weighted:
 
 def components(step: Step) -> dict[str, float]:
     """The parts that every step has, and those that ``info["components"]`` names."""
-    named = step.result.info.get("components", {})
-    given = dict(named) if isinstance(named, dict) else {}
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise UserError(f"info['components'] of a step gives {name!r} as {value!r:.80}: give a finite number")
-    action = step.action
-    return {
-        "outcome": step.reward,
-        "steps": 1.0,
-        "tokens": float(len(action.token_ids) - len(action.forced)),
-        "invalid": float(step.result.invalid),
-        **given,
-    }
+    return {name: part(step) for name, part in PARTS.items()} | step.result.info.get("components", {})
