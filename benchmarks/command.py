@@ -78,12 +78,14 @@ def limits_of(config: RunConfig) -> dict[str, float]:
 
 
 def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
-    """A checkpoint of one seed's run of ``benchmarks.quickstart``.
+    """A checkpoint of one seed's run of ``benchmarks.quickstart``. A run that was given its first policy calls it "base"
+    instead of "warm".
 
     Raises:
         RunError: there is no such run.
     """
-    return Run.open(runs / f"seed{seed}").checkpoints / checkpoint
+    found = Run.open(runs / f"seed{seed}").checkpoints / checkpoint
+    return found if found.exists() else found.with_name("base")
 
 
 def options_digest(arguments: argparse.Namespace, *without: str) -> str:
