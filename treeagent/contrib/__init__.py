@@ -19,6 +19,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
         "toolbox": "treeagent.contrib.worlds.toolbox:ToolboxEnv",
+        "webarena": "treeagent.contrib.worlds.webarena:WebArenaEnv",
     },
     "environment.wrappers": {
         "approval": "treeagent.contrib.guards.approval:ApprovedEnv",

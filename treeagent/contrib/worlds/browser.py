@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import mimetypes
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine
 from threading import Lock, Thread
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from treeagent.contrib.worlds import required
 from treeagent.envs.worker import EnvCrashed
@@ -25,7 +27,7 @@ _START_SECONDS, _SECONDS, _CLOSE_SECONDS = 120.0, 60.0, 5.0
 
 Answer = TypeVar("Answer")
 Serve = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
-"""Answers a request (method, address, body) by a status and HTML."""
+"""Answers a request (method, address, body) by a status and a body, whose type follows from the address."""
 
 
 class Tab:
@@ -45,8 +47,8 @@ class Tab:
         self._browser: _Browser | None = None
         self._page: Any = None
 
-    def run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str) -> Answer:
-        """Run ``work`` on the Playwright page, on a new one if there is none.
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str, *, fresh: bool = False) -> Answer:
+        """Run ``work`` on the Playwright page, on a new one if there is none or it is to be ``fresh``.
 
         Raises:
             EnvCrashed: the browser, the page or the time limit has ended ``what``. The page is gone.
@@ -56,7 +58,7 @@ class Tab:
         if self._browser is None:
             self._browser = _Browser.shared(self._sandbox)
         try:
-            return self._browser.call(self._run(work))
+            return self._browser.call(self._run(work, fresh))
         except (Error, TimeoutError) as error:
             first = next(iter(str(error).splitlines()), "")
             raise EnvCrashed(f"{what}: {type(error).__name__}: {first}") from error
@@ -68,8 +70,10 @@ class Tab:
             browser.call(self._drop())
             browser.release()
 
-    async def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
+    async def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], fresh: bool) -> Answer:
         try:
+            if fresh:
+                await self._drop()
             if self._page is None:
                 async with asyncio.timeout(_START_SECONDS):
                     await self._open()
@@ -96,7 +100,8 @@ class Tab:
             await route.abort()
             return
         status, body = await self._serve(request.method, request.url, request.post_data_buffer or b"")
-        await route.fulfill(status=status, body=body, content_type="text/html; charset=utf-8")
+        kind = mimetypes.guess_type(urlsplit(request.url).path)[0] or "text/html"
+        await route.fulfill(status=status, body=body, content_type=f"{kind}; charset=utf-8")
 
     async def _drop(self) -> None:
         page, self._page = self._page, None
