@@ -10,7 +10,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.dpo import train_dpo
-from treeagent.views.pairs import Continuation, PreferencePair
+from treeagent.views.pairs import Continuation, PreferencePair, self_pairs
+from treeagent.views.tokens import TokenRow
 
 SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,))
 
@@ -66,3 +67,18 @@ def test_reference_equal_to_the_policy_gives_margin_zero_and_loss_log_two(
     result = train_dpo(model, tokenizer, stored, SIGMOID, temperature=temperature)
     assert result.metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
     assert result.metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_a_row_paired_with_itself_teaches_only_its_likelihood(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    ids = tokens(random.Random(5), 9)
+    [pair] = self_pairs([TokenRow("task", ids, (*[False] * 4, *[True] * 5))])
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before, learnt = logprobs(model, ids)[3:].sum().item(), []
+    for terms in ("sft",), ("sigmoid", "sft"):
+        train_dpo(model, tokenizer, [pair], replace(SIGMOID, loss_type=terms, loss_weights=(1.0,) * len(terms)))
+        learnt.append(logprobs(model, ids)[3:].sum().item())
+        model.load_state_dict(start)
+    assert learnt[0] > before
+    assert learnt[1] == pytest.approx(learnt[0], abs=1e-4)

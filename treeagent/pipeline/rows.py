@@ -15,7 +15,7 @@ from treeagent.search.node import Tree, finished_paths, path_return
 from treeagent.types import UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import imitation_rows
-from treeagent.views.pairs import preference_pairs
+from treeagent.views.pairs import preference_pairs, self_pairs
 from treeagent.views.policy import policy_rows
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import is_read, value_rows
@@ -51,8 +51,13 @@ def policy_training_rows(job: TrainJob, checkpoint: Checkpoint) -> Iterator[Any]
     for trees in trees_by_task(job.trees, job.names):
         for tree in trees:
             refuse_foreign(tree, chat, job)
-        dpo = job.method == "dpo"
-        yield from preference_pairs(trees, settings.pairs) if dpo else scored_rows(trees, settings.advantages)
+        if job.method == "grpo":
+            yield from scored_rows(trees, settings.advantages)
+            continue
+        yield from preference_pairs(trees, settings.pairs)
+        if "sft" in settings.dpo.loss_type and settings.pairs.rule != "trajectory":  # whose chosen paths are whole
+            for tree in trees:
+                yield from self_pairs(imitation_rows(tree, settings.imitation))
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:

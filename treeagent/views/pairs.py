@@ -1,6 +1,6 @@
 """Preference pairs for DPO, a pure view of search trees: siblings (Agent Q, algorithm 1) or whole paths."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import compress, product
@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from treeagent.search.node import Edge, Tree, path_origin, path_return, reaches
 from treeagent.search.puct import merge_key
 from treeagent.types import Origin
-from treeagent.views.tokens import require_logprobs, turn_tokens
+from treeagent.views.tokens import TokenRow, require_logprobs, turn_tokens
 
 _MOST_PER_NODE = 4
 """The rule "all" keeps at most this many pairs per node, those with the widest margin. With more, a few nodes would
@@ -77,6 +77,15 @@ def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterat
         for path, margin, chosen, rejected in compared_siblings(tree, config):
             read = (*path[-1:], chosen, rejected)
             yield _pair(tree, tree.prompt_ids(path), [chosen], [rejected], margin, read)
+
+
+def self_pairs(rows: Iterable[TokenRow]) -> Iterator[PreferencePair]:
+    """Each row to imitate as a pair with itself. Its preference is level and has no gradient, so that it acts in a loss
+    with an imitation term alone: it holds up the good actions that no pair names, such as the one that ends an episode.
+    Without it, what pairs reject in one state loses its likelihood in all (displacement, Razin et al. 2024)."""
+    for row in rows:
+        both = Continuation("", row.token_ids[1:], row.mask[1:], tuple(0.0 for _ in row.token_ids[1:]))
+        yield PreferencePair(row.task_id, row.token_ids[:1], both, both, 0.0, row.origin)
 
 
 def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
