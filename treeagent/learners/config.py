@@ -96,8 +96,8 @@ class DPOLoss:
 
     loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
     """Terms of DPO's loss, by their names in TRL. "sigmoid" alone may also lower the likelihood of the chosen actions
-    (likelihood displacement, Razin et al. 2024). Adding "sft" prevents this: the mean negative log-likelihood, in nats, of
-    all chosen tokens and, with pairs of siblings, of the good actions that no pair names (``update.imitation``)."""
+    (likelihood displacement, Razin et al. 2024). Adding "sft" prevents this: the mean negative log-likelihood, in nats,
+    of all chosen tokens and, with pairs of siblings, of the good actions that no pair names (``update.imitation``)."""
     loss_weights: tuple[NonNegative, ...] = (1.0, 0.5)
     """Weight of each term of ``loss_type``."""
     beta: Positive = 0.3
