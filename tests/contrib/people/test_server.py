@@ -19,7 +19,7 @@ from treeagent.contrib.people.server import Review, ReviewServer
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ReviewServer]:
     run = sample_run(tmp_path / "run")
-    with ReviewServer(Review(run, review_queue(run), "ada")) as served:
+    with ReviewServer(Review(run, review_queue(run, "pairs"), "ada")) as served:
         thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield served

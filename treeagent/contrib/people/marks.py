@@ -8,11 +8,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from uuid import uuid4
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent.store import StoreError, appendable, regular, sync
@@ -28,11 +28,11 @@ _REFUSALS = ("veto", "edit", "unsafe")
 class Mark:
     """A reviewer's judgement of one item: of two actions at a state, of one action there, or of a whole episode."""
 
-    id: str
+    id: Annotated[str, Field(min_length=1)]
     """Unique. A mark that is sent twice is stored once."""
     when: str
     """Time in UTC, ISO 8601."""
-    who: str
+    who: Annotated[str, Field(min_length=1)]
     """Name of the reviewer."""
     verdict: Verdict
     """"better", "tie" and "skip" compare two actions; "veto", "edit" and "unsafe" say that an action must not be
@@ -51,25 +51,15 @@ class Mark:
     """The whole turn that the reviewer wrote to replace the action ("edit")."""
     note: str = ""
     withdraws: str = ""
-    seed: int = 0
-    """Seed of the tree in which the item was shown."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if not self.id or not self.who:
-            raise ValueError("a mark needs an id and a reviewer")
-        if self.verdict == "withdraw":
-            if not self.withdraws:
-                raise ValueError("a withdrawal names the mark that it takes back")
-            return self
-        if not self.state or not self.shown:
-            raise ValueError("a mark names its state and what was shown")
-        if self.choice is not None and not 0 <= self.choice < len(self.shown):
-            raise ValueError(f"choice {self.choice} is none of the {len(self.shown)} that were shown")
-        if self.verdict == "better" and (self.choice is None or len(self.shown) != 2):
-            raise ValueError("the verdict 'better' chooses one of two actions")
-        if self.verdict == "edit" and (self.choice is None or not self.text.strip()):
-            raise ValueError("the verdict 'edit' names an action and the text that replaces it")
+        chooses = self.choice is not None and 0 <= self.choice < len(self.shown)
+        needed = {"withdraw": bool(self.withdraws), "better": chooses and len(self.shown) == 2}
+        needed["edit"] = chooses and bool(self.text.strip())
+        judges = bool(self.state and self.shown) and (chooses or self.choice is None)
+        if not needed.get(self.verdict, True) or not (judges or self.verdict == "withdraw"):
+            raise ValueError(f"a mark with the verdict {self.verdict!r} needs more than this")
         return self
 
     @property

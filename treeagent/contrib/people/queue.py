@@ -1,7 +1,7 @@
 """The queue of items for reviewers: pairs of siblings and episodes, the most doubtful first."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import combinations, islice
@@ -16,7 +16,6 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_names, shard_place, shards
 from treeagent.types import derive_seed
-from treeagent.views.values import best_return, found_success
 
 Kind = Literal["pairs", "episodes", "both"]
 _MOST_PER_TREE = 3
@@ -96,45 +95,22 @@ def pair_items(
     tree: Tree, name: str, index: int, line: int, returns: tuple[float, float] = (0.0, 1.0)
 ) -> Iterator[Item]:
     """The most doubtful pairs of a tree: at most one per state, and ``_MOST_PER_TREE`` in all. The doubt is
-    ``order_in_doubt`` times the share of simulations at the state, plus 1 if a success was found and not taken."""
-    total, won = max(tree.root.visits, 1), found_success(tree)
-    found: list[tuple[float, Item]] = []
+    ``order_in_doubt`` times the share of simulations at the state."""
+    found = list[Item]()
     stack: list[tuple[Node, tuple[int, ...]]] = [(tree.root, ())]
     while stack:
         node, path = stack.pop()
         stack.extend((edge.child, (*path, at)) for at, edge in enumerate(node.edges) if edge.child is not None)
-        if pair := _most_doubtful(tree, node, returns, won):
-            doubt, first, second, missed = pair
-            doubt = doubt * node.visits / total + missed
+        tried = [edge for edge in node.edges if edge.visits]
+        pairs = [pair for pair in combinations(tried, 2) if pair[0].action.text != pair[1].action.text]
+        if pairs:
+            first, second = max(pairs, key=lambda pair: order_in_doubt(*pair, returns))
+            doubt = order_in_doubt(first, second, returns) * node.visits / tree.root.visits
             state, texts = state_hash(tree.task.id, node.state.messages), (first.action.text, second.action.text)
             known = _id("pair", state, texts)
-            item = Item(known, "pair", tree.task.id, state, texts, doubt, 0, name, index, line, path)
-            found.append((doubt, item))
-    best = nlargest(_MOST_PER_TREE, found, key=lambda each: each[0])
-    for rank, (_, item) in enumerate(best):
+            found.append(Item(known, "pair", tree.task.id, state, texts, doubt, 0, name, index, line, path))
+    for rank, item in enumerate(nlargest(_MOST_PER_TREE, found, key=lambda item: item.doubt)):
         yield replace(item, rank=rank)
-
-
-def _most_doubtful(
-    tree: Tree, node: Node, returns: tuple[float, float], won: Mapping[int, bool]
-) -> tuple[float, Edge, Edge, bool] | None:
-    tried = [edge for edge in node.edges if edge.visits]
-    if len(tried) < 2:
-        return None
-    most_visited = max(tried, key=lambda edge: edge.visits)
-    known = {id(edge): best_return(edge, tree.discount) for edge in tried}
-    pairs = []
-    for first, second in combinations(tried, 2):
-        settled = first.exhausted and second.exhausted and known[id(first)] == known[id(second)]
-        if first.action.text != second.action.text and not settled:
-            other = second if first is most_visited else first
-            missed = (
-                most_visited in (first, second)
-                and won.get(id(other.child), False)
-                and not won.get(id(most_visited.child))
-            )
-            pairs.append((order_in_doubt(first, second, returns), first, second, missed))
-    return max(pairs, key=lambda pair: (pair[3], pair[0]), default=None)
 
 
 def _episode_items(run: Run) -> Iterator[Item]:

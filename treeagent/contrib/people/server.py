@@ -5,12 +5,14 @@ import hmac
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import orjson
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.guards.patterns import format_call, format_named
 from treeagent.contrib.people.marks import (
@@ -37,7 +39,6 @@ _LONGEST = 1 << 20
 """Most bytes of a request's body."""
 _RECENT = 20
 """How many of the reviewer's own marks the page lists."""
-_ID = re.compile(r"[0-9a-f]{32}")
 _HEADERS = {
     # This policy is sent with every response. The page itself also has a policy, which allows its script by a hash.
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -82,112 +83,104 @@ class Review:
 
     def shown(self, item: Item) -> dict[str, Any]:
         """An item as the page shows it: without values, visits, rewards or anyone's preferences."""
-        tree = load(self.run, item)
-        content: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
-        if item.kind == "pair":
-            node = node_at(tree, item.path)
-            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
-            talk = node.state.messages
-            may_edit = not (talk and talk[-1].partial)
-            return content | {
-                "talk": _messages_json(talk),
-                "actions": [_action(node, edge, may_edit=may_edit) for edge in edges],
-            }
-        parent, actions = tree.root, []
-        for edge in steps(tree):
-            partial = parent.state.messages and parent.state.messages[-1].partial
-            actions.append(_action(parent, edge, may_edit=not partial))
-            parent = edge.child or parent
-        return content | {"talk": _messages_json(tree.root.state.messages), "actions": actions}
+        actions = self._actions(item)
+        return {
+            "id": item.id,
+            "kind": item.kind,
+            "task": visible(item.task_id),
+            "talk": _messages_json(actions[0][0].state.messages),
+            "actions": [_action(*each) for each in actions],
+        }
 
-    def mark(self, request: Mapping[str, Any]) -> bool:
-        """Store a mark that the page sent; False if it was stored before. ``request``: ``id``, ``item``, ``verdict``
-        and, if they apply, ``choice`` (index of the action as shown, or of a step), ``text`` and ``note``."""
-        item = self._items.get(_text(request, "item"))
-        verdict = _text(request, "verdict")
+    def _actions(self, item: Item) -> list[tuple[Node, Edge]]:
+        """The actions of an item in the order in which this reviewer sees them, each with the state before it."""
+        tree = load(self.run, item)
+        if item.kind == "episode":
+            return list(zip(tree.states(path := steps(tree)), path, strict=False))
+        node = node_at(tree, item.path)
+        edges = {edge.action.text: edge for edge in reversed(node.edges)}
+        return [(node, edges[item.texts[index]]) for index in shown_order(self.who, item)]
+
+    def mark(self, request: "_Mark") -> bool:
+        """Store a mark that the page sent; False if it was stored before."""
+        item, verdict, choice = self._items.get(request.item), request.verdict, request.choice
         if item is None:
             raise UserError("this item is not in the queue: load the page again")
-        allowed = set(get_args(Verdict)) - {"withdraw"} - ({"solved", "failed"} if item.kind == "pair" else _OF_PAIRS)
-        if verdict not in allowed:
-            raise UserError(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
-        choice = request.get("choice")
-        if not (choice is None or (isinstance(choice, int) and not isinstance(choice, bool))):
-            raise UserError("choice is an index or null")
-        tree = load(self.run, item)
-        fields: dict[str, Any] = {"state": item.state, "choice": choice}
-        if item.kind == "pair":
-            node = node_at(tree, item.path)
-            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
-        else:
-            edges = steps(tree)
-            if choice is not None and 0 <= choice < len(edges):  # one step, marked at the state before it
-                before = tree.states(edges)[choice]
-                fields = {"state": state_hash(item.task_id, before.state.messages), "choice": 0}
-                edges = [edges[choice]]
+        if verdict == "withdraw" or verdict in (_OF_EPISODES if item.kind == "pair" else _OF_PAIRS):
+            raise UserError(f"{verdict!r} is no verdict on this: load the page again")
+        actions, state = self._actions(item), item.state
+        if item.kind == "episode" and choice is not None and 0 <= choice < len(actions):
+            actions = [actions[choice]]  # one step, marked at the state before it
+            state, choice = state_hash(item.task_id, actions[0][0].state.messages), 0
         try:
             mark = new_mark(
                 self.who,
-                verdict,  # type: ignore[arg-type]
-                id=_identifier(request),
+                verdict,
+                id=request.id,
                 task_id=item.task_id,
-                seed=tree.seed,
-                shown=tuple(edge.action.text for edge in edges),
-                calls=tuple(format_named(edge.action.call) for edge in edges),
-                text=storable(_text(request, "text")) if verdict == "edit" else "",
-                note=storable(_text(request, "note")),
-                **fields,
+                state=state,
+                choice=choice,
+                shown=tuple(edge.action.text for _, edge in actions),
+                calls=tuple(format_named(edge.action.call) for _, edge in actions),
+                text=storable(request.text) if verdict == "edit" else "",
+                note=storable(request.note),
             )
         except ValueError as error:
             raise UserError(f"the mark is incomplete: {error}"[:300]) from None
         return append_mark(self._path, mark)
 
-    def withdraw(self, request: Mapping[str, Any]) -> bool:
-        """Withdraw the reviewer's own mark ``mark``. Returns False if the withdrawal ``id`` was already stored."""
+    def withdraw(self, request: "_Withdrawal") -> bool:
+        """Withdraw the reviewer's own mark. Returns False if the withdrawal was already stored."""
         known = {mark.id for mark in read_marks(self._path) if mark.who == self.who and mark.verdict != "withdraw"}
-        mark_id = _text(request, "mark")
-        if mark_id not in known:
+        if request.mark not in known:
             raise UserError("that is no mark of yours: load the page again")
-        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=mark_id))
+        return append_mark(self._path, new_mark(self.who, "withdraw", id=request.id, withdraws=request.mark))
 
 
-_OF_PAIRS = {"better", "tie"}
+_OF_PAIRS, _OF_EPISODES = ("better", "tie"), ("solved", "failed")
+_Identifier = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
+class _Mark:
+    """A mark that the page sends."""
+
+    id: _Identifier
+    item: str
+    verdict: Verdict
+    choice: int | None = None
+    """Index of the action as shown, or of a step."""
+    text: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
+class _Withdrawal:
+    """A mark that the page takes back."""
+
+    id: _Identifier
+    mark: str
 
 
 def _mark_json(mark: Mark) -> dict[str, Any]:
     return {"id": mark.id, "when": mark.when, "verdict": mark.verdict, "task": visible(mark.task_id), "note": mark.note}
 
 
-def _edge(node: Node, text: str) -> Edge:
-    return next(edge for edge in node.edges if edge.action.text == text)
-
-
 def _messages_json(messages: tuple[Message, ...]) -> list[dict[str, str]]:
     return [{"role": each.role, "text": visible(each.content, lines=True)} for each in messages]
 
 
-def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
-    action, child = edge.action, edge.child
+def _action(node: Node, edge: Edge) -> dict[str, Any]:
+    action, child, talk = edge.action, edge.child, node.state.messages
+    may_edit = not (edge.thought or (talk and talk[-1].partial))
     return {
         "thought": visible(action.thought, lines=True),
         "call": visible(format_call(action.call), lines=True),
         "error": visible(action.error),
         "text": visible(action.text, lines=True),
-        "written": action.text if may_edit and not edge.thought else None,
+        "written": action.text if may_edit else None,
         "answer": "" if child is None else visible(observation(node, child), lines=True),
     }
-
-
-def _text(request: Mapping[str, Any], key: str) -> str:
-    value = request.get(key, "")
-    if not isinstance(value, str):
-        raise UserError(f"{key} is a text")
-    return value
-
-
-def _identifier(request: Mapping[str, Any]) -> str:
-    if not _ID.fullmatch(identifier := _text(request, "id")):
-        raise UserError("id is 32 hex digits")
-    return identifier
 
 
 class ReviewServer(ThreadingHTTPServer):
@@ -247,16 +240,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {_LONGEST} bytes, and their number")
             return
         body = self.rfile.read(int(length))
-        try:
-            request = orjson.loads(body)
-        except ValueError:
-            request = None
-        if not isinstance(request, dict):
-            self._refuse(HTTPStatus.BAD_REQUEST, "send a JSON object")
-        elif path == "api/mark":
-            self._answer(lambda: {"stored": self.server.review.mark(request)})
+        if path == "api/mark":
+            self._answer(lambda: {"stored": self.server.review.mark(TypeAdapter(_Mark).validate_json(body))})
         elif path == "api/withdraw":
-            self._answer(lambda: {"stored": self.server.review.withdraw(request)})
+            self._answer(lambda: {"stored": self.server.review.withdraw(TypeAdapter(_Withdrawal).validate_json(body))})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 
@@ -277,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, orjson.dumps(make()), "application/json")
         except StoreError as error:
             self._refuse(HTTPStatus.INSUFFICIENT_STORAGE, str(error))
-        except UserError as error:
+        except (UserError, ValidationError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
