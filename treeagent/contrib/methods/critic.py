@@ -3,15 +3,16 @@ are listed under letters at the end of the conversation, and the answer is the l
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from string import ascii_uppercase as LETTERS
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from treeagent.generators.base import Failure, Generator, common_prefix
+from treeagent.generators.base import Failure, Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.search.mcts import MctsOptions, Search
 from treeagent.search.node import Node
@@ -47,34 +48,29 @@ class LMCritic:
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
         """Score each candidate of each state in [0, 1]."""
-        turns = [
-            [_turn(state, action) for action in actions] for state, actions in zip(states, candidates, strict=True)
-        ]
+        turns = [[_turn(state, each) for each in actions] for state, actions in zip(states, candidates, strict=True)]
         rankings = [self._rankings(state, texts) for state, texts in zip(states, turns, strict=True)]
-        await self._read_shared(rankings)
-        unfinished = [ranking for both in rankings for ranking in both]
-        while unfinished := [ranking for ranking in unfinished if self._is_unfinished(ranking)]:
+        while unfinished := [each for both in rankings for each in both if self._is_unfinished(each)]:
             await self._ask(unfinished)
         return [
-            [(one.scores[text] + other.scores[text]) / 2 for text in texts]
-            for (one, other), texts in zip(rankings, turns, strict=True)
+            [fmean(ranking.score(text) for ranking in both) for text in texts]
+            for both, texts in zip(rankings, turns, strict=True)
         ]
 
-    def _rankings(self, state: State, texts: Sequence[str]) -> tuple["_Ranking", "_Ranking"]:
-        """The rankings of a state: its distinct texts in a seeded order and in the reverse order."""
+    def _rankings(self, state: State, texts: Sequence[str]) -> Sequence["_Ranking"]:
+        """The rankings of a state, each with its first question: the distinct texts in a seeded order and in the
+        reverse order."""
         order = sorted(set(texts))
         contents = (message.content for message in state.messages)
         random.Random(derive_seed("critic", state.task.id, state.task.seed, *contents, *order)).shuffle(order)
-        messages_read = self.chat.read(state.messages).messages
-        return _Ranking.of(state.task.id, messages_read, order), _Ranking.of(state.task.id, messages_read, order[::-1])
-
-    async def _read_shared(self, rankings: Sequence[tuple["_Ranking", "_Ranking"]]) -> None:
-        """Make the generator's cache hold the common prefix of both rankings of each state."""
-        unfinished = [both for both in rankings if all(map(self._is_unfinished, both))]
-        if unfinished:
-            shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in unfinished]
-            nothing = [()] * len(shared)
-            await self.generator.in_background(partial(self.generator.score, shared, nothing))
+        *before, last = [message for message in self.chat.read(state.messages).messages if not message.partial]
+        rankings = list[_Ranking]()
+        for listed in (order, order[::-1]):
+            letters = zip(LETTERS, listed, strict=False)
+            listing = "".join(CANDIDATE.format(letter=letter, text=text) for letter, text in letters)
+            question = Message(last.role, last.content + QUESTION.format(candidates=listing))
+            rankings.append(_Ranking(listed, (*before, question), list(range(len(listed)))))
+        return rankings
 
     def _is_unfinished(self, ranking: "_Ranking") -> bool:
         answerable = not ranking.failed and len(ranking.texts) <= len(LETTERS)
@@ -84,56 +80,42 @@ class LMCritic:
         return self.chat.prompt_ids(ranking.messages) + self.chat.closing
 
     async def _ask(self, rankings: Sequence["_Ranking"]) -> None:
-        letters = [self.chat.encode(letter)[:1] for letter in LETTERS]
+        """Ask for the best of the candidates that are left, and leave it out of the next question."""
         prompts = [self._prompt(ranking) for ranking in rankings]
-        answers = [[letters[index] for index in ranking.left] for ranking in rankings]
+        answers = [[self.chat.encode(LETTERS[index])[:1] for index in ranking.left] for ranking in rankings]
         scored = await self.generator.in_background(partial(self.generator.score, prompts, answers))
         for ranking, samples in zip(rankings, scored, strict=True):
             if isinstance(samples, Failure):
                 ranking.failed = True
                 continue
             logprobs = [sample.logprobs[0] for sample in samples]
-            best = ranking.left[logprobs.index(max(logprobs))]
-            ranking.choose(best, self.chat.encode_action(LETTERS[best]))
+            letter = LETTERS[ranking.left.pop(logprobs.index(max(logprobs)))]
+            ranking.ranked.append(ranking.texts[LETTERS.index(letter)])
+            answer = Message("assistant", letter, self.chat.encode_action(letter))
+            ranking.messages += (answer, Message("user", NEXT_QUESTION.format(letter=letter)))
 
 
 @dataclass(slots=True)
 class _Ranking:
     """The ranking of a state's candidates in one order, so far."""
 
-    tree: str
-    """As for ``SampleRequest.trees``."""
     texts: Sequence[str]
     """The candidates in the order of their letters."""
     messages: tuple[Message, ...]
     """The conversation with the questions and answers so far."""
-    scores: dict[str, float]
-    """Scores in [0, 1] by text. The candidates in ``left`` all have the mean of the remaining scores."""
     left: list[int]
     """Indices in ``texts`` of the candidates that are not ranked yet."""
+    ranked: list[str] = field(default_factory=list[str])
+    """The others, the best first."""
     failed: bool = False
     """Whether a request failed, so that nothing more is asked."""
 
-    @classmethod
-    def of(cls, tree: str, messages_read: Sequence[Message], texts: Sequence[str]) -> "_Ranking":
-        """A new ranking, with the first question appended to the last message that the agent has read."""
-        *before, last = [message for message in messages_read if not message.partial]
-        listing = "".join(CANDIDATE.format(letter=each, text=text) for each, text in zip(LETTERS, texts, strict=False))
-        question = Message(last.role, last.content + QUESTION.format(candidates=listing))
-        return cls(tree, texts, (*before, question), dict.fromkeys(texts, 0.5), list(range(len(texts))))
-
-    def choose(self, index: int, answer_ids: tuple[int, ...]) -> None:
-        """Record the best of the remaining candidates and leave it out of the next question."""
-        worse = len(self.left) - 1
-        self.left.remove(index)
-        self.scores[self.texts[index]] = worse / (len(self.texts) - 1)
-        for other in self.left:
-            self.scores[self.texts[other]] = (worse - 1) / 2 / (len(self.texts) - 1)
-        letter = LETTERS[index]
-        self.messages += (
-            Message("assistant", letter, answer_ids),
-            Message("user", NEXT_QUESTION.format(letter=letter)),
-        )
+    def score(self, text: str) -> float:
+        """The rank of a candidate, from 1 for the best to 0; the mean of the ranks that are left if it has none."""
+        worst = len(self.texts) - 1
+        if text in self.ranked:
+            return 1 - self.ranked.index(text) / worst
+        return (len(self.left) - 1) / 2 / worst if worst else 0.5
 
 
 def _turn(state: State, action: Action) -> str:
@@ -169,22 +151,15 @@ class CriticSearch(Search):
         several = [node for node in nodes if len(node.edges) > 1]
         if not several or not self.options.weight:
             return
-        asked = [(node.state, [edge.action for edge in node.edges]) for node in several]
-        for node, scores in zip(several, await self.rank_actions(asked), strict=True):
-            total, weight = sum(scores) or 1.0, self.options.weight
-            for edge, score in zip(node.edges, scores, strict=True):
-                edge.prior = (1 - weight) * edge.prior + weight * score / total
-
-    async def rank_actions(self, asked: Sequence[tuple[State, Sequence[Action]]]) -> Sequence[Sequence[float]]:
-        """The critic's scores of the candidates of each state. Each tree asks by itself.
-
-        Raises:
-            UserError: the policy does not generate tokens, so that its model cannot be asked.
-        """
         generator, chat = getattr(self.policy, "generator", None), getattr(self.policy, "chat", None)
         if generator is None or not isinstance(chat, ChatFormat):
             raise UserError(
                 "search.method 'critic' asks the policy's own model, but this policy has none that reads tokens: use a "
                 "policy on token ids, with search.granularity=step"
             )
-        return await LMCritic(generator, chat).rank([state for state, _ in asked], [actions for _, actions in asked])
+        candidates = [[edge.action for edge in node.edges] for node in several]
+        ranked = await LMCritic(generator, chat).rank([node.state for node in several], candidates)
+        for node, scores in zip(several, ranked, strict=True):
+            total, weight = sum(scores) or 1.0, self.options.weight
+            for edge, score in zip(node.edges, scores, strict=True):
+                edge.prior = (1 - weight) * edge.prior + weight * score / total
