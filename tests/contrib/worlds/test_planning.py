@@ -75,13 +75,13 @@ def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(nam
     fewest, planned = 0, 0
     for problem in generated(name, size, 10):
         found = distances(problem, problem.start)
-        shortest = min(steps for state, steps in found.items() if problem.goal.holds(state))
+        shortest = min(steps for state, steps in found.items() if problem.solved(state))
         state, plan = problem.start, Planner(problem).plan(problem.start)
         assert plan is not None and len(plan) >= shortest
         for action in plan:
             assert action in problem.possible(state)
             state = problem.steps[action].after(state)
-        assert problem.goal.holds(state)
+        assert problem.solved(state)
         fewest, planned = fewest + shortest, planned + len(plan)
     assert planned <= 1.05 * fewest
 
@@ -99,7 +99,7 @@ def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
             assert env.step(action)[1:] == (0.0, False, False, {})
             state = steps[action].after(place.state)
             assert planner.plan(state) is None
-            assert not any(env.problem.goal.holds(each) for each in distances(env.problem, state))
+            assert not any(env.problem.solved(each) for each in distances(env.problem, state))
             assert env.demonstrator(0.0).act(random.Random(0)) == ("stuck", "finish")
             dead += 1
     assert dead == 12

@@ -32,7 +32,7 @@ def fewest_moves(place: Place) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("options", [{"size": 8, "boxes": 2}, {"moves_per_action": 4, "shaped": True}])
+@pytest.mark.parametrize("options", [{"size": 8, "boxes": 2}, {}])
 def test_check_env_finds_nothing(options: dict[str, object]) -> None:
     env, other = make_env("sokoban", options), make_env("sokoban", options)
     for task in env.tasks("train", 2):
@@ -44,7 +44,7 @@ def test_check_env_finds_nothing(options: dict[str, object]) -> None:
 
 
 def test_the_solver_finds_the_fewest_moves() -> None:
-    for options in ({}, {"boxes": 2}, {"size": 5, "walls": 0.3}):
+    for options in ({}, {"boxes": 2}, {"size": 5}):
         env = SokobanEnv(SokobanOptions(**options))
         for task in env.tasks("train", 12):
             env.reset(options={"task": task})

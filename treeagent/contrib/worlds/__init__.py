@@ -6,7 +6,9 @@ from hashlib import blake2b
 from itertools import count as numbers
 from typing import Any
 
-from treeagent.types import SPLITS, Split, Task, UserError
+from treeagent.envs.calls import as_call
+from treeagent.envs.visit import Key, ToolEnv, Visit
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
 
 
 def required(package: str, extra: str = "") -> Any:
@@ -21,6 +23,13 @@ def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -
     """Return tasks that differ only in their seed. Each of the three splits has every third seed."""
     first = SPLITS.index(split)
     return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]
+
+
+class CommandEnv(ToolEnv[Key, Visit]):
+    """An environment of one tool that takes a text, which alone makes a call, too."""
+
+    def read(self, action: str | ToolCall) -> ToolCall:
+        return super().read(as_call(action, self.tools()))
 
 
 _MISSES = 5000

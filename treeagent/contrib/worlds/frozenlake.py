@@ -21,8 +21,6 @@ class FrozenLakeOptions:
 
     size: int = Field(default=4, ge=2, le=16)
     """Rows and columns of the map."""
-    frozen: float = Field(default=0.8, gt=0, le=1)
-    """Probability that a square is not a hole."""
     slippery: bool = False
     """Whether a move can slip: it goes in the intended direction, to its left or to its right with probability 1/3
     each."""
@@ -41,11 +39,10 @@ class FrozenLakeEnv(GymnasiumEnv):
         required("gymnasium")
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-        size, share = self.options.size, self.options.frozen
-        other = "" if share == FrozenLakeOptions.frozen else f"-{share:g}"
-        name = f"frozenlake{size}{other}{'s' if self.options.slippery else ''}"
+        size = self.options.size
+        name = f"frozenlake{size}{'s' if self.options.slippery else ''}"
         prompt = "Walk from P to G over the ice. O is a hole."
-        self._drawn = DrawnTasks(name, prompt, "map", lambda seed: generate_random_map(size, share, seed))
+        self._drawn = DrawnTasks(name, prompt, "map", lambda seed: generate_random_map(size, seed=seed))
         super().__init__(
             self._game,
             name=name,

@@ -10,17 +10,17 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds import DrawnTasks
-from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.visit import VisitEnv
+from treeagent.contrib.worlds import CommandEnv, DrawnTasks
+from treeagent.envs.base import ToolSpec, probability, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Square = tuple[int, int]
 """Row and column."""
 
 _MOVES: Mapping[str, Square] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-_ACT = text_tool("act", "Move the player: words out of up, down, left, right.", "moves")
+_ACT = text_tool("act", "Move the player: up, down, left or right.", "move")
 _PROMPT = (
     "Push every box X onto a target O. P is you, S you on a target, √ a box on a target, # a wall. "
     "You cannot pull, nor push two boxes at once."
@@ -29,6 +29,8 @@ _STATES_PER_BOX = 250
 """Positions per box that are explored backwards from the solved room; the task starts in one of them."""
 _PATIENCE = 30_000
 """Positions that the solver expands before it gives up."""
+_WALLS = 0.15
+"""Probability that an inner square is a wall."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -38,13 +40,13 @@ class SokobanOptions:
     size: int = Field(default=6, ge=5, le=12)
     """Rows and columns of the room, including the walls around it."""
     boxes: int = Field(default=1, ge=1, le=4)
-    walls: float = Field(default=0.15, ge=0, le=0.5)
-    """Probability that an inner square is a wall."""
-    moves_per_action: int = Field(default=1, ge=1, le=10)
-    """Most moves in one action."""
-    shaped: bool = False
-    """Return the rewards of gym-sokoban, which RAGEN uses, as process rewards: -0.1 for a move, 1 for a box pushed onto
-    a target, -1 for a box pushed off a target, 10 for solving the room."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a task holds: its room as ``draw_position`` draws it, without spaces."""
+
+    room: list[str]
 
 
 class Room(NamedTuple):
@@ -67,11 +69,12 @@ class Place(NamedTuple):
         return self.boxes == self.room.targets
 
 
-class SokobanEnv(VisitEnv[Place]):
+class SokobanEnv(CommandEnv[Rows, Place]):
     """Sokoban: push every box onto a target. Rooms are generated backwards from a solved room, so each can be solved.
-    An action is one or more moves, or a call of ``act``. A box that is stuck does not end the episode."""
+    An action is a move, or a call of ``act``. A box that is stuck does not end the episode."""
 
     options_type = SokobanOptions
+    key_type = Rows
     only_success_ends = True
 
     def __init__(self, options: SokobanOptions | None = None) -> None:
@@ -87,38 +90,27 @@ class SokobanEnv(VisitEnv[Place]):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         task = task_to_play(self, seed, options)
-        self._at = task, _start(task)
+        self._at = task, _start(task, self.key_of(task).room)
         return draw_position(self.visit), {}
 
-    def step(self, action: str | ToolCall) -> StepResult:
-        place, process = self.visit, 0.0
-        moves = "the episode is over" if place.done else self._read(action)
-        if isinstance(moves, str):
-            return moves, 0.0, place.done, False, {"tool_error": moves}
-        for move in moves:
-            before, place = place, next_place(place, move)
-            targets = place.room.targets
-            process += len(place.boxes & targets) - len(before.boxes & targets) - 0.1
-            if place.done:
-                process += 10
-                break
-        self.visit = place
-        info: dict[str, object] = {"components": {"progress": process}} if self.options.shaped else {}
-        return draw_position(place), self.verify(), place.done, False, info
+    def act(self, call: ToolCall) -> str:
+        move = str(call.arguments["move"]).strip().lower()
+        if move not in _MOVES:
+            raise CallRefused(f"no such move, use: {', '.join(_MOVES)}")
+        self.visit = next_place(self.visit, move)
+        return draw_position(self.visit)
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
 
-    def legal_actions(self) -> list[str] | None:
-        if self.options.moves_per_action > 1:
-            return None
+    def legal_actions(self) -> list[str]:
         return [] if self.visit.done else list(_MOVES)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._drawn.tasks(split, count, start)
 
-    def verify(self) -> float:
-        return float(self.visit.done)
+    def verdict(self) -> float | None:
+        return 1.0 if self.visit.done else None
 
     def state_key(self) -> str:
         return f"{self.task.id} {self.visit.player} {sorted(self.visit.boxes)}"
@@ -126,21 +118,10 @@ class SokobanEnv(VisitEnv[Place]):
     def demonstrator(self, noise: float) -> "SokobanDemonstrator":
         return SokobanDemonstrator(self, noise)
 
-    def _read(self, action: str | ToolCall) -> list[str] | str:
-        call = read_call(action if isinstance(action, ToolCall) else ToolCall("act", {"moves": action}), (_ACT,))
-        if isinstance(call, str):
-            return call
-        # RAGEN's separator "||" is accepted, too.
-        moves = str(call.arguments["moves"]).lower().replace("||", " ").replace(",", " ").split()
-        if not moves or any(move not in _MOVES for move in moves):
-            return f"no such move, use: {', '.join(_MOVES)}"
-        most = self.options.moves_per_action
-        return moves if len(moves) <= most else f"too many moves, at most {most} at a time"
-
 
 class SokobanDemonstrator:
-    """Plays a shortest solution, which is its thought. With probability ``noise`` the last move of its action is
-    another one. If no solution is found, it moves at random."""
+    """Plays a shortest solution, which is its thought. With probability ``noise`` it makes another move. If no solution
+    is found, it moves at random."""
 
     def __init__(self, env: SokobanEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
@@ -149,10 +130,8 @@ class SokobanDemonstrator:
         moves_left = shortest_way(self._env.visit)
         if not moves_left:
             return "stuck", rng.choice(list(_MOVES))
-        moves = list(moves_left[: self._env.options.moves_per_action])
-        if rng.random() < self._noise:
-            moves[-1] = rng.choice([move for move in _MOVES if move != moves[-1]])
-        return " ".join(moves_left), " ".join(moves)
+        others = [move for move in _MOVES if move != moves_left[0]]
+        return " ".join(moves_left), rng.choice(others) if rng.random() < self._noise else moves_left[0]
 
 
 def next_place(place: Place, move: str) -> Place:
@@ -185,7 +164,7 @@ def draw_room(options: SokobanOptions, rng: random.Random) -> list[str]:
     """Return the rows of a random solvable room in which no box is on a target."""
     inside = [(row, column) for row in range(1, options.size - 1) for column in range(1, options.size - 1)]
     while True:
-        floor = _largest_part(frozenset(square for square in inside if rng.random() >= options.walls))
+        floor = _largest_part(frozenset(square for square in inside if rng.random() >= _WALLS))
         if len(floor) < 2 * options.boxes + 1:
             continue
         player, *targets = rng.sample(sorted(floor), 1 + options.boxes)
@@ -275,9 +254,7 @@ def _neighbour(square: Square, move: str, times: int = 1) -> Square:
     return square[0] + times * down, square[1] + times * right
 
 
-def _start(task: Task) -> Place:
-    rows = task.data.get("room")
-    lines = [str(line) for line in rows] if isinstance(rows, list) else []
+def _start(task: Task, lines: Sequence[str]) -> Place:
     squares = {(row, column): sign for row, line in enumerate(lines) for column, sign in enumerate(line)}
     floor, targets, boxes, players = (
         frozenset(square for square, sign in squares.items() if sign in signs)

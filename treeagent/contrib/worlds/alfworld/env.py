@@ -5,7 +5,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from treeagent.contrib.worlds import required
+from treeagent.contrib.worlds import CommandEnv, required
 from treeagent.contrib.worlds.alfworld.game import Game
 from treeagent.contrib.worlds.alfworld.games import (
     STATIONS,
@@ -14,11 +14,10 @@ from treeagent.contrib.worlds.alfworld.games import (
     game_data,
     generated_task,
     official_games,
-    spec_of,
 )
-from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.base import ToolSpec, probability, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 128
@@ -26,13 +25,14 @@ LOADED = 128
 _ACT = text_tool("act", "Do something, such as: go to fridge 1.", "command")
 
 
-class AlfworldEnv(VisitEnv[tuple[str, ...]]):
+class AlfworldEnv(CommandEnv[GameSpec, tuple[str, ...]]):
     """ALFWorld (Shridhar et al. 2021): household tasks in text. By default, games are generated from ALFWorld's floor
     plans with its rules and texts; scores on them are not ALFWorld scores, which ``info["generated"]`` says at a reset.
     Actions are admissible commands, or calls of ``act``; the visit is the sequence of those that had an effect."""
 
     extra = "alfworld"
     options_type = AlfworldOptions
+    key_type = GameSpec
     only_success_ends = True
 
     def __init__(self, options: AlfworldOptions | None = None) -> None:
@@ -48,7 +48,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     @property
     def game(self) -> Game:
-        return self._loaded(spec_of(self.task) if self._folder is None else str(self.task.data.get("game")))
+        return self._loaded(self.key if self._folder is None else str(self.task.data.get("game")))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -56,19 +56,12 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         self._at = task_to_play(self, seed, options), ()
         return self._shown(f"{self.game.objective}\n{self.game.opening}"), {"generated": self._folder is None}
 
-    def step(self, action: str | ToolCall) -> StepResult:
-        over = self.verify() == 1.0
-        request = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
-        call = "the task is done already" if over else read_call(request, (_ACT,))
-        if isinstance(call, str):
-            return call, 0.0, over, False, {"tool_error": call}
+    def act(self, call: ToolCall) -> str:
         before = self.visit
-        text, history = self.game.play(before, str(call.arguments["command"]))
-        if history == before:
-            return text, 0.0, False, False, {"tool_error": text}
-        self.visit = history
-        reward = self.verify()
-        return self._shown(text), reward, reward == 1.0, False, {}
+        text, self.visit = self.game.play(before, str(call.arguments["command"]))
+        if self.visit == before:
+            raise CallRefused(text)
+        return self._shown(text)
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
@@ -84,8 +77,8 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
             raise UserError(f"{self._folder} has {len(known)} {split} games, not {start + count}: ask for fewer")
         return known[start : start + count]
 
-    def verify(self) -> float:
-        return float(self.game.at(self.visit).won)
+    def verdict(self) -> float | None:
+        return 1.0 if self.game.at(self.visit).won else None
 
     def state_key(self) -> str:
         return f"{self.task.id} {self.game.key(self.visit)}"
@@ -112,7 +105,7 @@ class AlfworldDemonstrator:
     def act(self, rng: random.Random) -> tuple[str, str]:
         game, history = self._env.game, self._env.visit
         commands = game.commands(history)
-        thought, meant = _meant(spec_of(self._env.task), game, history, commands)
+        thought, meant = _meant(self._env.key, game, history, commands)
         others = [command for command in commands if command != meant]
         return thought, rng.choice(others) if others and rng.random() < self._noise else meant
 

@@ -10,14 +10,14 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.base import task_data
 from treeagent.types import Split, Task, UserError
 
 Kind = Literal[
@@ -74,9 +74,6 @@ class GameSpec:
     """Type of the receptacle to put it into, or of the lamp under which to look at it."""
 
 
-_GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
-
-
 def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
     """Draw game ``index`` of a split. Splits share no floor plan: one sixth of the plans are for test, one sixth for
     validation, the others for training."""
@@ -93,7 +90,7 @@ def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
 def generated_task(options: AlfworldOptions, split: Split, index: int) -> Task:
     spec = draw_spec(options, split, index)
     name = f"alfworld-generated-{split}-{spec.kind}-{spec.alike}-{index}"
-    return Task(name, f"Your task is to: {objective(spec)}.", split, index, _GAME_SPEC.dump_python(spec, mode="json"))
+    return Task(name, f"Your task is to: {objective(spec)}.", split, index, asdict(spec))
 
 
 def objective(spec: GameSpec) -> str:
@@ -247,7 +244,3 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
             prompt = request.group() if request else "Do what is asked for."
             tasks.append(Task(f"alfworld-{path.parent.relative_to(folder)}", prompt, split, data={"game": str(path)}))
     return tasks
-
-
-def spec_of(task: Task) -> GameSpec:
-    return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")

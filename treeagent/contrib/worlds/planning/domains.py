@@ -17,7 +17,7 @@ from treeagent.contrib.worlds.planning.problem import Domain, Fact, Literal, Pro
 def read_domain(name: str) -> Domain:
     table = tomllib.loads(resources.files(__package__).joinpath("domains.toml").read_text(encoding="utf-8"))[name]
     schemas = [
-        Schema(action, about["variables"], _literals(about["when"]), _literals(about["effects"]))
+        Schema(action, tuple(about["variables"]), _literals(about["when"]), _literals(about["effects"]))
         for action, about in table["actions"].items()
     ]
     return Domain(name, tuple(schemas))
@@ -33,8 +33,8 @@ def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
     for line in lines:
         kind, *fact = line.split()
         parts[kind].append(tuple(fact))
-    goal = tuple((fact, True) for fact in parts["goal"])
-    return Problem(domain, {name: kind for name, kind in parts["object"]}, frozenset(parts["init"]), goal)
+    objects = sorted(name for name, _ in parts["object"])
+    return Problem(domain, objects, frozenset(parts["init"]), tuple(parts["goal"]))
 
 
 def draw_blocks(size: int, rng: random.Random) -> list[str]:

@@ -3,21 +3,22 @@
 import functools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as options_dataclass
 
-from treeagent.contrib.worlds import DrawnTasks
+from treeagent.contrib.worlds import CommandEnv, DrawnTasks
 from treeagent.contrib.worlds.planning.domains import DRAW, problem_of, read_domain
 from treeagent.contrib.worlds.planning.planner import FINISH, Planner, PlanningDemonstrator
 from treeagent.contrib.worlds.planning.problem import Problem, State, prompt_of, sentences
-from treeagent.envs.base import StepResult, ToolSpec, task_to_play
-from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.visit import VisitEnv
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.envs.base import ToolSpec, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused
+from treeagent.types import Split, Task, ToolCall
 
-HIDDEN = frozenset(["clear", "handempty", "handfull"])
+HIDDEN = frozenset(["clear", "handempty"])
 """Predicates of the generated domains whose facts follow from others."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
 DomainName = Literal["blocks", "tireworld"]
@@ -33,7 +34,7 @@ def _ordered(sizes: Sizes, info: ValidationInfo) -> Sizes:
     return sizes
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PlanningOptions:
     """Settings of ``PlanningEnv``, whose problems are generated for ``domain``."""
 
@@ -50,6 +51,13 @@ class PlanningOptions:
     """Show the possible actions after each observation."""
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What a task holds: its problem, as ``problem_of`` reads it."""
+
+    problem: tuple[str, ...]
+
+
 class Place(NamedTuple):
     """The state, and whether the agent has finished."""
 
@@ -57,12 +65,13 @@ class Place(NamedTuple):
     finished: bool = False
 
 
-class PlanningEnv(VisitEnv[Place]):
+class PlanningEnv(CommandEnv[Lines, Place]):
     """Planning problems as text, of two domains with a size that controls the horizon. An action is a name and
     its objects, such as ``unstack a b``, or a call of ``act``. Only ``finish`` ends an episode, with reward 1 if the
     goal holds then: the end does not reveal a success, and a dead end is not reported."""
 
     options_type = PlanningOptions
+    key_type = Lines
 
     def __init__(self, options: PlanningOptions | None = None) -> None:
         self.options = options or PlanningOptions()
@@ -83,25 +92,19 @@ class PlanningEnv(VisitEnv[Place]):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         task = task_to_play(self, seed, options)
-        self._at = task, Place(self._planner_of(_lines_in(task)).problem.start)
+        self._at = task, Place(self._planner_of(self.key_of(task).problem).problem.start)
         return self._shown(), {}
 
-    def step(self, action: str | ToolCall) -> StepResult:
-        visit, problem = self.visit, self.problem
-        request = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
-        call = "the task is finished" if visit.finished else read_call(request, (_ACT,))
-        if isinstance(call, str):
-            return call, 0.0, visit.finished, False, {"tool_error": call}
-        name = " ".join(str(call.arguments["command"]).lower().split())
+    def act(self, call: ToolCall) -> str:
+        state, name = self.visit.state, " ".join(str(call.arguments["command"]).lower().split())
         if name == FINISH:
-            self.visit = Place(visit.state, finished=True)
-            return "finished", self.verify(), True, False, {}
-        step = problem.steps.get(name)
-        if step is None or not step.when.holds(visit.state):
-            refusal = self._refusal(name)
-            return refusal, 0.0, False, False, {"tool_error": refusal}
-        self.visit = Place(step.after(visit.state))
-        return self._shown(visit.state), 0.0, False, False, {}
+            self.visit = Place(state, finished=True)
+            return "finished"
+        step = self.problem.steps.get(name)
+        if step is None or not step.when.holds(state):
+            raise CallRefused(self._refusal(name))
+        self.visit = Place(step.after(state))
+        return self._shown(state)
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
@@ -113,9 +116,8 @@ class PlanningEnv(VisitEnv[Place]):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._drawn.tasks(split, count, start)
 
-    def verify(self) -> float:
-        visit = self.visit
-        return float(visit.finished and self.problem.goal.holds(visit.state))
+    def verdict(self) -> float | None:
+        return float(self.problem.solved(self.visit.state)) if self.visit.finished else None
 
     def state_key(self) -> str:
         visit = self.visit
@@ -126,7 +128,7 @@ class PlanningEnv(VisitEnv[Place]):
 
     @property
     def planner(self) -> Planner:
-        return self._planner_of(_lines_in(self.task))
+        return self._planner_of(self.key.problem)
 
     @property
     def problem(self) -> Problem:
@@ -157,10 +159,3 @@ class PlanningEnv(VisitEnv[Place]):
             return f"{name} is never possible"
         lacking, wrong = sentences(step.when.yes - state, ()), sentences(step.when.no & state, ())
         return f"not possible now, this must hold: {', '.join(filter(None, [lacking, wrong and f'not: {wrong}']))}"
-
-
-def _lines_in(task: Task) -> tuple[str, ...]:
-    lines = task.data.get("problem")
-    if not isinstance(lines, list | tuple) or not lines:
-        raise UserError(f"task {task.id!r} holds no planning problem: take tasks from PlanningEnv.tasks")
-    return tuple(map(str, lines))

@@ -44,7 +44,7 @@ class Planner:
             if state in closed:
                 continue
             closed.add(state)
-            if problem.goal.holds(state):
+            if problem.solved(state):
                 names = list[str]()
                 while (before := predecessors[state]) is not None:
                     state, name = before
@@ -75,7 +75,7 @@ class _Relaxed:
                 needs.append(self._fact_numbers(step.when.yes))
                 adds.append(self._fact_numbers(step.adds))
         self._needs, self._adds = needs, adds
-        self._goal = self._fact_numbers(problem.goal.yes)
+        self._goal = self._fact_numbers(frozenset(problem.goal))
         self._users: list[list[int]] = [[] for _ in self._numbers]
         for number, facts in enumerate(needs):
             for fact in facts:
@@ -164,8 +164,8 @@ def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
     for name in plan:
         states.append(problem.steps[name].after(states[-1]))
     since: dict[str, int] = {}
-    for fact, truth in [*((fact, True) for fact in problem.goal.yes), *((fact, False) for fact in problem.goal.no)]:
-        wrong = [number for number, each in enumerate(states) if (fact in each) != truth]
+    for fact in problem.goal:
+        wrong = [number for number, each in enumerate(states) if fact not in each]
         if wrong:
-            since[sentence(fact, truth)] = wrong[-1]
+            since[sentence(fact)] = wrong[-1]
     return min(since, key=lambda goal: (since[goal], goal))

@@ -1,4 +1,4 @@
-"""Planning problems in STRIPS with types and negative conditions: grounded actions, and sentences."""
+"""Planning problems in STRIPS with negative conditions: grounded actions, and sentences."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +24,11 @@ class Case(NamedTuple):
         return self.yes <= state and not self.no & state
 
 
-_NEVER = Case(frozenset([("never",)]), frozenset())
-
-
 class Schema(NamedTuple):
-    """An action of a domain. Its variables have types."""
+    """An action of a domain."""
 
     name: str
-    variables: Mapping[str, str]
+    variables: Sequence[str]
     when: tuple[Literal, ...]
     effects: tuple[Literal, ...]
 
@@ -62,12 +59,15 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A problem of a domain: its objects with their types, the initial facts, and the goal."""
+    """A problem of a domain: its objects, the initial facts, and the facts of the goal."""
 
     domain: Domain
-    objects: Mapping[str, str]
+    objects: Sequence[str]
     init: State
-    aim: tuple[Literal, ...]
+    goal: tuple[Fact, ...]
+
+    def solved(self, state: State) -> bool:
+        return state.issuperset(self.goal)
 
     @cached_property
     def start(self) -> State:
@@ -77,10 +77,6 @@ class Problem:
     def known(self) -> State:
         """The facts that no action changes."""
         return self.init - self.start
-
-    @cached_property
-    def goal(self) -> Case:
-        return self._condition(self.aim, {}) or _NEVER
 
     @cached_property
     def steps(self) -> Mapping[str, Step]:
@@ -108,11 +104,6 @@ class Problem:
             found.setdefault(rarest, []).append(step)
         return found
 
-    @cached_property
-    def _of_type(self) -> Mapping[str, Sequence[str]]:
-        objects = sorted(self.objects.items())
-        return {kind: [name for name, own in objects if own == kind] for kind in self.objects.values()}
-
     def _grounded(self, schema: Schema) -> Iterator[Step]:
         for names in self._choices(schema):
             when = self._condition(schema.when, names)
@@ -124,10 +115,10 @@ class Problem:
     def _choices(self, schema: Schema) -> list[dict[str, str]]:
         """The assignments of objects to the variables that what never changes allows, found variable by variable."""
         choices, bound = [dict[str, str]()], set[str]()
-        for variable, kind in schema.variables.items():
+        for variable in schema.variables:
             bound.add(variable)
             known = [each for each in schema.when if variable in each[0] and bound >= _variables(each[0])]
-            choices = [{**choice, variable: name} for choice in choices for name in self._of_type.get(kind, ())]
+            choices = [{**choice, variable: name} for choice in choices for name in self.objects]
             choices = [choice for choice in choices if self._condition(known, choice) is not None]
         return choices
 
@@ -152,24 +143,20 @@ def _variables(fact: Fact) -> set[str]:
 
 
 _SENTENCES = {
-    ("at", 2): "{} is at {}",
-    ("clear", 1): "{} is clear",
-    ("flattire", 0): "the tire is flat",
-    ("handempty", 0): "your hand is empty",
-    ("holding", 1): "you hold {}",
-    ("in", 2): "{} is in {}",
-    ("on", 2): "{} is on {}",
-    ("ontable", 1): "{} is on the table",
-    ("spare-in", 1): "a spare is at {}",
-    ("vehicle-at", 1): "the car is at {}",
+    "clear": "{} is clear",
+    "flattire": "the tire is flat",
+    "handempty": "your hand is empty",
+    "holding": "you hold {}",
+    "on": "{} is on {}",
+    "ontable": "{} is on the table",
+    "road": "road {} {}",
+    "spare-in": "a spare is at {}",
+    "vehicle-at": "the car is at {}",
 }
-"""Sentences by predicate and number of objects. Any other fact is written as in PDDL, without brackets."""
 
 
-def sentence(fact: Fact, value: bool = True) -> str:
-    name, *objects = fact
-    words = _SENTENCES.get((name, len(objects)), " ".join(fact)).format(*objects)
-    return words if value else f"not {words}"
+def sentence(fact: Fact) -> str:
+    return _SENTENCES[fact[0]].format(*fact[1:])
 
 
 def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
@@ -179,5 +166,5 @@ def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
 def prompt_of(problem: Problem, hidden: Collection[str]) -> str:
     known = sentences(problem.known, hidden)
     calls = (" ".join([each.name, *(name[1:] for name in each.variables)]) for each in problem.domain.schemas)
-    lines = [f"Goal: {', '.join(sentence(*each) for each in problem.aim)}", f"Actions: {', '.join([*calls, 'finish'])}"]
-    return "\n".join((lines[0], *([f"Always: {known}"] if known else []), lines[1]))
+    goal = f"Goal: {', '.join(map(sentence, problem.goal))}"
+    return "\n".join((goal, *([f"Always: {known}"] if known else []), f"Actions: {', '.join([*calls, 'finish'])}"))
