@@ -21,7 +21,7 @@ from treeagent.pipeline.folder import COLLECTED, Run, RunError
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.trees import write_trees
-from treeagent.search.node import Edge, Tree
+from treeagent.search.node import Tree
 from treeagent.types import UserError
 
 _SHARD = 100
@@ -39,8 +39,6 @@ class Imported:
     trees: int = 0
     unfit: int = 0
     """Turns that the format cannot express. They are shown, but not imitated."""
-    cut: int = 0
-    """Transcripts whose end the model's context does not hold."""
     left_out: list[str] = field(default_factory=list[str])
     """A sentence about each transcript that could not be read."""
 
@@ -77,8 +75,6 @@ def import_file(
     console.print(f"{done.trees:,} trees in {out}")
     if done.unfit:
         console.print(f"{done.unfit:,} turns do not fit policy.format={chosen.policy.format} and are not imitated")
-    if done.cut:
-        console.print(f"{done.cut:,} transcripts end early, where the model's context does: no update learns from them")
     if done.left_out:
         console.print(f"{len(done.left_out):,} transcripts are left out:", *done.left_out[:_MOST_REASONS], sep="\n")
 
@@ -116,23 +112,18 @@ def _trees(config: RunConfig, transcripts: list[Transcript], checkpoint: Path | 
         chat, grammar = conversation(load_tokenizer(checkpoint), config, context)
     for transcript in transcripts:
         try:
-            tree = whole = transcript_tree(transcript, grammar)
+            tree = transcript_tree(transcript, grammar)
             if chat is not None:
-                tree = tokenise(whole, chat)
-                _cut(tree, context)
+                tree = tokenise(tree, chat)
+                _require_room(tree, context)
         except UserError as error:
             done.left_out.append(f"{transcript.place}, {transcript.task_id}: {error}")
             continue
-        done.cut += sum(1 for _ in tree.nodes()) < sum(1 for _ in whole.nodes())
         yield tree
 
 
-def _cut(tree: Tree, context: int) -> None:
-    """Cut a tree of one path before the first turn that a context of so many tokens does not hold."""
-    path = list[Edge]()
-    for node in [*tree.nodes()]:
-        for edge in node.edges:
-            if len(tree.prompt_ids(path)) + len(edge.action.token_ids) > context:
-                node.edges = []
-                return
-            path.append(edge)
+def _require_room(tree: Tree, context: int) -> None:
+    """Refuse a tree with a turn that ends beyond a context of so many tokens."""
+    for path, node in tree.walk():
+        if any(len(tree.prompt_ids(path)) + len(edge.action.token_ids) > context for edge in node.edges):
+            raise UserError(f"it is longer than the model's context of {context} tokens")

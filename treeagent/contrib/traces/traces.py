@@ -168,26 +168,24 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """One line of TracesData per ended path. The times of the spans only express their order."""
     for number, path in enumerate(ended_paths(tree)):
         identity = [facts.stage, tree.task.id, tree.seed, number]
-        spans, last_answers = list[Json](), list[Json]()
-        opening = [_parts(_plain(message)) for message in tree.root.state.messages]
+        spans = list[Json]()
+        opening = [_otlp(_plain(message)) for message in tree.root.state.messages]
         conversation = list(opening)
         for index, turn in enumerate(_turns(tree.root, path, facts)):
-            output = _output(turn)
+            said, *answers = map(_otlp, _openai(turn))
             chat = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.provider.name": "treeagent",
                 "gen_ai.request.model": facts.model,
                 "gen_ai.input.messages": _text(conversation),
-                "gen_ai.output.messages": _text([output]),
+                "gen_ai.output.messages": _text([said | {"finish_reason": "tool_call" if turn.call else "stop"}]),
                 "gen_ai.usage.output_tokens": sum(len(edge.action.token_ids) for edge in turn.edges),
             }
             spans.append(_span(identity, f"turn-{index}", f"chat {facts.model}".strip(), 3, chat))
-            conversation.append({"role": "assistant", "parts": output["parts"]})
+            conversation += [said, *answers]
             if turn.call is None:
-                last_answers = [_parts(_plain(each)) for each in turn.answers]
-                conversation += last_answers
                 continue
-            last_answers, answer = [], "\n".join(each.content for each in turn.answers)
+            answer = "\n".join(each.content for each in turn.answers)
             tool = {
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": turn.call.name,
@@ -197,8 +195,6 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
             }
             refusal = answer if turn.refused else ""
             spans.append(_span(identity, f"tool-{index}", f"execute_tool {turn.call.name}", 1, tool, refusal))
-            part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
-            conversation.append({"role": "tool", "parts": [part]})
         agent: Json = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": "treeagent",
@@ -210,8 +206,6 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
         }
         if (reward := total_reward(path)) is not None:
             agent["treeagent.reward"] = float(reward)
-        if last_answers:  # no later span has the answer to the last turn, if that makes no call
-            agent["treeagent.last_answers"] = _text(last_answers)
         root = _span(identity, "agent", "invoke_agent treeagent", 1, agent, tree.error)
         del root["parentSpanId"]
         for clock, span in enumerate([*spans, root], start=1):
@@ -235,20 +229,20 @@ def _span(
     return {**ids, "name": name, "kind": kind, "attributes": _attributes(attributes), **status}
 
 
-def _parts(message: Json) -> Json:
-    return {"role": message["role"], "parts": [{"type": "text", "content": message["content"]}]}
-
-
-def _output(turn: _Turn) -> Json:
+def _otlp(message: Json) -> Json:
+    """A message in OpenAI's form by the conventions of generative AI."""
     parts: list[Json] = []
-    if turn.thought:
-        parts.append({"type": "reasoning", "content": turn.thought})
-    if turn.call is not None:
-        arguments = dict(turn.call.arguments)
-        parts.append({"type": "tool_call", "id": turn.call_id, "name": turn.call.name, "arguments": arguments})
-    elif turn.text:
-        parts.append({"type": "text", "content": turn.text})
-    return {"role": "assistant", "parts": parts, "finish_reason": "tool_call" if turn.call else "stop"}
+    if thought := message.get("reasoning_content"):
+        parts.append({"type": "reasoning", "content": thought})
+    if message["role"] == "tool":
+        parts.append({"type": "tool_call_response", "id": message["tool_call_id"], "response": message["content"]})
+    elif message["content"]:
+        parts.append({"type": "text", "content": message["content"]})
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        arguments = orjson.loads(function["arguments"])
+        parts.append({"type": "tool_call", "id": call["id"], "name": function["name"], "arguments": arguments})
+    return {"role": message["role"], "parts": parts}
 
 
 def _text(value: object) -> str:

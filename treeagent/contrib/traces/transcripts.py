@@ -74,7 +74,7 @@ def read_transcripts(path: Path) -> tuple[list[Transcript], list[str]]:
 
     for place, text, value in _values(path):
         with attempt(place):
-            whole = value if text is None else _json(text, "the line")
+            whole = value if text is None else orjson.loads(text)
             if isinstance(whole, dict) and "resourceSpans" in whole:
                 for span in _spans(whole):
                     traces.setdefault(str(span["traceId"]), []).append(span)
@@ -90,9 +90,9 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     """Convert a transcript to a tree of one path, with texts and without token ids.
 
     A message of the assistant that calls several tools becomes one step per call. The last step ends the task and has
-    the reward. If the transcript begins with texts of the assistant and then the user writes, these texts are no steps.
+    the reward.
     """
-    messages = _greeted(transcript.messages)
+    messages = transcript.messages
     first = next((index for index, each in enumerate(messages) if each.role == "assistant"), None)
     if first is None:
         raise UserError("it holds no step of the assistant: leave it out")
@@ -121,17 +121,6 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     *_, (path, _) = tree.walk()
     path[-1].reward = transcript.reward
     return tree
-
-
-def _greeted(messages: Sequence[TranscriptMessage]) -> list[TranscriptMessage]:
-    """The messages. If the assistant begins, for example with a greeting, system messages state what it said, because
-    many chat templates do not let the assistant begin."""
-    asked = next((index for index, each in enumerate(messages) if each.role != "assistant"), len(messages))
-    greeting, rest = messages[:asked], messages[asked:]
-    if not rest or rest[0].role != "user" or any(each.calls for each in greeting):
-        return list(messages)
-    told = (TranscriptMessage("system", f"You began the conversation with: {each.content}") for each in greeting)
-    return [*told, *rest]
 
 
 def _turns(
@@ -179,19 +168,9 @@ def _values(path: Path) -> Iterator[tuple[str, bytes | None, Any]]:
         yield "line 1", None, whole
 
 
-def _json(text: str | bytes, what: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise UserError(f"{what} is no JSON") from None
-
-
 def _from_openai(value: object, number: int, place: str) -> Transcript:
     row: Json = value if isinstance(value, dict) else {"messages": value}
-    listed = row.get("messages")
-    if not isinstance(listed, list) or not listed:
-        raise UserError("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
-    messages = tuple(message for each in listed for message in messages_of(each))
+    messages = tuple(message for each in row["messages"] for message in messages_of(each))
     name = _first(row, "task_id", "id")
     task_id = f"imported-{number}" if name is None else storable(str(name))
     return Transcript(task_id, messages, _reward(_first(row, "reward", "score")), place)
@@ -213,8 +192,6 @@ def _reward(value: object) -> float | None:
 def messages_of(value: Any) -> Iterator[TranscriptMessage]:
     """Convert a message of either kind: its content or parts, and OpenAI's fields beside them. Answers of tools among
     the parts become messages of their own, before the rest."""
-    if not isinstance(value, dict):
-        raise UserError(f"the message {value!r:.40} is no object")
     if (role := _ROLES.get(str(value.get("role")))) is None:
         raise UserError(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
     texts, thoughts, unfit = list[str](), list[str](), ""
@@ -267,16 +244,14 @@ def _text_of(value: object) -> str:
     return storable(value) if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _call(name: object, arguments: object) -> ToolCall:
-    if not isinstance(name, str) or not name:
-        raise UserError(f"a call names no tool but {name!r:.40}")
-    if isinstance(arguments, str):
-        arguments = _json(arguments or "{}", f"the text {arguments!r:.60} of the arguments of {name:.40}")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        raise UserError(f"the arguments of a call of {name:.40} are no object: {arguments!r:.60}")
-    return ToolCall(storable(name), arguments)
+def _call(name: object, arguments: Any) -> ToolCall:
+    try:
+        read = (orjson.loads(arguments) if isinstance(arguments, str) and arguments else arguments) or {}
+    except orjson.JSONDecodeError:
+        read = None
+    if not isinstance(name, str) or not name or not isinstance(read, dict):
+        raise UserError(f"this is no call of a tool: {name!r:.40} with the arguments {arguments!r:.60}")
+    return ToolCall(storable(name), read)
 
 
 def _spans(value: Json) -> Iterator[Json]:
@@ -306,14 +281,14 @@ def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
     """The longest conversation of a trace: the input and output messages of the span with the most messages. Its reward
     is that of a span with the same conversation id, or else of a span without an id."""
     talks: list[tuple[int, int, object, list[TranscriptMessage]]] = []
-    answers, last_answers = dict[str, list[str]](), list[TranscriptMessage]()
-    rewards: dict[object, object] = {}
+    answers = dict[str, list[str]]()
+    rewards, names = dict[object, object](), dict[object, None]()
     for span in spans:
         read = span["read"]
         name, reward = read.get("gen_ai.conversation.id"), read.get("gen_ai.evaluation.score.value")
+        names[name] = None
         if (reward := read.get("treeagent.reward", reward)) is not None:
             rewards[name] = reward
-        last_answers += _listed(read.get("treeagent.last_answers", []))
         if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
             answered = answers.setdefault(str(read.get("gen_ai.tool.call.id", "")), [])
             answered.append(_text_of(read["gen_ai.tool.call.result"]))
@@ -328,23 +303,19 @@ def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
     *_, name, conversation = max(talks, key=lambda each: each[:2])
-    names = {each["read"]["gen_ai.conversation.id"] for each in spans if "gen_ai.conversation.id" in each["read"]}
-    if name is None and len(names) == 1:  # only the span of the whole conversation has the id
-        [name] = names
+    if name is None:  # only the span of the whole conversation may have the id
+        name = next(iter(each for each in names if each is not None), None)
     for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
         if answers.get(call_id):
             conversation = [*conversation, TranscriptMessage("tool", answers[call_id].pop(0), answers=call_id)]
     reward = _reward(rewards.get(name, rewards.get(None)))
-    return Transcript(storable(str(name or trace)), (*conversation, *last_answers), reward, place)
+    return Transcript(storable(str(name or trace)), tuple(conversation), reward, place)
 
 
 def _listed(value: object) -> list[TranscriptMessage]:
     return [message for each in _parsed(value) for message in messages_of(each)]
 
 
-def _parsed(value: object) -> list[Any]:
-    if isinstance(value, str):
-        value = _json(value, f"the text {value!r:.60} of the messages")
-    if not isinstance(value, list):
-        raise UserError(f"the messages {value!r:.60} are no list")
-    return value
+def _parsed(value: Any) -> list[Any]:
+    """Messages in a list, or in its JSON."""
+    return list(orjson.loads(value) if isinstance(value, str) else value)
