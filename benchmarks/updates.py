@@ -99,6 +99,8 @@ VARIANTS: Mapping[str, Variant] = {
     "tree": Variant(("distil",), (*FOUND, "update.distil.contrast=1.0")),
     "dpo": Variant(("dpo",)),
     "dpo-trajectory": Variant(("dpo",), ("update.pairs.rule=trajectory",)),
+    # No path returns 2, so that the imitation term holds the chosen actions alone.
+    "dpo-chosen-alone": Variant(("dpo",), ("update.imitation.min_return=2.0",)),
     "dpo-every-pair": Variant(("dpo",), ("update.pairs.rule=all",)),
     "dpo-sigmoid-alone": Variant(("dpo",), PLAIN),
     "grpo": Variant(("grpo",)),
