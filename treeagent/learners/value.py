@@ -64,7 +64,7 @@ def fit_value(
         some = random.Random(config.seed).sample(training_rows, len(training_rows))
         counts = accumulate(len(row.value_positions) for row in some)
         some = some[: sum(count < _CHOSEN_BY for count in counts) + 1]
-        head.to(model.device).choose(_features(model, head, some, config.forward_batch_size)[:_CHOSEN_BY])
+        head.to(model.device).choose(features(model, head, some, config.forward_batch_size)[:_CHOSEN_BY])
     train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     head.standardise(train[0])
@@ -132,11 +132,11 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
     """The inputs of the head, (positions, features), and the rescaled targets, (positions,)."""
     rows = sorted(rows, key=lambda row: len(row.token_ids))
     targets = torch.tensor([target for row in rows for target in row.value_targets], device=model.device)
-    return _features(model, head.to(model.device), rows, batch_size), head.rescale(targets)
+    return features(model, head.to(model.device), rows, batch_size), head.rescale(targets)
 
 
 @torch.no_grad()
-def _features(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> Tensor:
+def features(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> Tensor:
     """What the head reads at the value positions of the rows, (positions, features): hidden states, or
     log-probabilities of its tokens, or of the whole vocabulary before it has chosen them."""
     training, packable, found = model.training, not why_unpackable(model), dict[int, Tensor]()
@@ -153,16 +153,16 @@ def _features(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_siz
         packs = pack_prefixes(model) if packable else nullcontext()
         if isinstance(head, LogprobHead):
             with packs, states_at(model, grid[indices]):
-                features = model(**inputs, use_cache=False).logits[0].float().log_softmax(-1)
-            features = features[:, head.tokens] if head.tokens.any() else features
+                read_at = model(**inputs, use_cache=False).logits[0].float().log_softmax(-1)
+            read_at = read_at[:, head.tokens] if head.tokens.any() else read_at
         else:
             # These hooks run before those that take packs apart, so the states are those of packs.
             with hidden_states(model) as collected, packs as packing:
                 model(**inputs, use_cache=False, logits_to_keep=indices[0][:0])
             places = grid if packing is None else packing.flat_indices
-            features = collected[0].flatten(0, 1)[places[indices]].float()
+            read_at = collected[0].flatten(0, 1)[places[indices]].float()
         counts = [len(rows[row].value_positions) for row in batch]
-        found.update(zip(batch, torch.split(features, counts), strict=True))
+        found.update(zip(batch, torch.split(read_at, counts), strict=True))
     model.train(training)
     return torch.cat([found[row] for row in range(len(rows))])
 

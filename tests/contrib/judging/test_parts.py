@@ -11,7 +11,7 @@ from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_cost
 from treeagent.contrib.judging.cascade import Cascade
 from treeagent.contrib.judging.ends import Verdict, agreement
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
-from treeagent.contrib.judging.weighted import PARTS, components
+from treeagent.contrib.judging.weighted import components
 from treeagent.pipeline.rewards import Step, make_reward
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
@@ -84,8 +84,8 @@ def costly_tree(*lengths: int) -> Tree:
 
 def test_multipliers_rise_while_costs_exceed_the_budget() -> None:
     """Paths of 2 and 4 steps cost 3 on average, 1 more than the budget: λ = 0.5 · 1. A round at 1 takes 0.5 back."""
-    means = mean_costs([costly_tree(2, 4)], {"steps": PARTS["steps"]})
-    assert means == {"steps": 3.0}
+    means = mean_costs([costly_tree(2, 4)])
+    assert means == {"steps": 3.0, "tokens": 3.0, "invalid": 0.0}
     options = BudgetsOptions({"steps": 2.0}, rate=0.5)
     assert multipliers(options, [means]) == {"steps": 0.5}
     assert multipliers(options, [means, {"steps": 1.0}, {"steps": 0.0}]) == {"steps": 0.0}

@@ -31,18 +31,16 @@ def fit(
     Example: treeagent reward fit runs/shop
     """
     from treeagent import seams
+    from treeagent.contrib.hindsight.divergence import searching_policy
     from treeagent.contrib.judging.fit import fit_reward
     from treeagent.contrib.judging.learner import FitOptions
-    from treeagent.pipeline.folder import COLLECTED, Run, RunError
+    from treeagent.pipeline.folder import COLLECTED, Run
 
     own = Run.open(run_folder)
     require_trees(run_folder, COLLECTED)
     given = dict(each.partition("=")[::2] for each in options or ())
     settings = seams.checked(FitOptions, given, "treeagent reward fit")
-    recorded = (own.recorded_checkpoint(name) for name in reversed(own.collections()))
-    start = find_checkpoint(checkpoint) if checkpoint else next((each for each in recorded if each is not None), None)
-    if start is None:
-        raise RunError(f"{run_folder} does not tell which policy searched its trees: give --checkpoint")
+    start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own)
     console = Terminal()
     with Run.create(run_folder, own.config, resume=True) as run:
         written, audit = fit_reward(run, start, settings, lambda metrics: run.log("reward", dict(metrics)))

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.judging.ends import Verdict, pay_ends
@@ -44,7 +44,7 @@ class JudgeOptions:
 
     model: str
     """The model's name on the server."""
-    items: tuple[str, ...]
+    items: Annotated[tuple[str, ...], Field(min_length=1)]
     """Questions about an episode, to which "yes" is the good answer; each asks one thing. The verdict is the share of
     yes answers."""
     url: str
@@ -66,12 +66,6 @@ class JudgeOptions:
     most_calls: Annotated[int, Field(ge=0)] | None = None
     """Maximum number of replies in a run."""
 
-    @model_validator(mode="after")
-    def _has_items(self) -> Self:
-        if not self.items or len(set(self.items)) < len(self.items):
-            raise ValueError("items must name at least one question, and each once")
-        return self
-
 
 class Judge:
     """The reward "judge"."""
@@ -92,7 +86,7 @@ class Judge:
         from treeagent.contrib.servers.chat import RemoteChat
 
         server = replace(self._place.config.server(self.options.url), timeout=self.options.timeout)
-        return RemoteChat(server, self.options.model, "the judge's option")
+        return RemoteChat(server, self.options.model, "rewards.options")
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, self.options.weight, self.verdicts)

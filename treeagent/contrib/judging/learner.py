@@ -19,7 +19,9 @@ from transformers import PreTrainedModel
 from treeagent.agent.value_head import ValueHead
 from treeagent.contrib.judging.comparisons import Comparison
 from treeagent.generators.attention import hidden_states
+from treeagent.learners.value import features
 from treeagent.types import NothingToLearn
+from treeagent.views.tokens import TokenRow
 
 Model = PreTrainedModel | PeftModel
 _STANDARDISED_BY = 256
@@ -72,7 +74,7 @@ def train_reward(
     some = pairs[:: max(len(pairs) // _STANDARDISED_BY, 1)]
     ends = [ids for pair in some for ids in (pair.chosen_ids, pair.rejected_ids)]
     with torch.no_grad():
-        head.standardise(torch.cat([states.float() for _, states in _states(model, ends)]))
+        head.standardise(features(model, head, _ends(ends), 32))
     weights = [each for each in (*model.parameters(), *head.parameters()) if each.requires_grad]
     optimiser = torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=0.0)
     total = options.max_steps or math.ceil(len(pairs) / options.batch_size) * options.epochs
@@ -118,25 +120,13 @@ def _last_states(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
 @torch.no_grad()
 def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_size: int = 32) -> list[float]:
     """The head's logit u at the end of each row of token ids."""
-    head.to(model.device)
-    found = dict[int, float]()
-    for indices, states in _states(model, rows, batch_size):
-        found |= zip(indices, head(states).float().tolist(), strict=True)
-    return [found[index] for index in range(len(rows))]
+    found: list[float] = head(features(model, head.to(model.device), _ends(rows), batch_size)).tolist()
+    return found
 
 
-def _states(
-    model: Model, rows: Sequence[Sequence[int]], batch_size: int = 32
-) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """The hidden state at the end of each row, in batches of rows of similar length: the indices of the rows and their
-    states, [rows, features]."""
-    training = model.training
-    model.eval()
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        yield indices, _last_states(model, [rows[index] for index in indices])
-    model.train(training)
+def _ends(rows: Sequence[Sequence[int]]) -> list[TokenRow]:
+    """Rows whose value is read at their last token."""
+    return [TokenRow("", tuple(ids), (False,) * len(ids), (len(ids) - 1,)) for ids in rows]
 
 
 def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> tuple[float, float]:

@@ -40,4 +40,5 @@ class Weighted:
 
 def components(step: Step) -> dict[str, float]:
     """The parts that every step has, and those that ``info["components"]`` names."""
-    return {name: part(step) for name, part in PARTS.items()} | step.result.info.get("components", {})
+    own, named = {name: part(step) for name, part in PARTS.items()}, step.result.info.get("components")
+    return own | named if isinstance(named, dict) else own
