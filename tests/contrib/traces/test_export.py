@@ -128,7 +128,6 @@ def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Pat
         assert (len(train), len(validation)) == (count * 4 // 5, count // 5)
         assert set(train["task_id"]) == {f"train-{number}" for number in range(4)}
         assert set(validation["task_id"]) == {"validation-4"}
-        assert train.features.arrow_schema.equals(VIEWS[view].columns)
     assert "secret" not in str([path.read_bytes() for path in out.rglob("*") if path.is_file()])
 
 
@@ -137,7 +136,7 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     good, bad = tree.root.edges
     assert good.child is not None
     won = good.child.edges[0]
-    first, second = VIEWS["pairs"].rows(tree, run.config)
+    first, second = VIEWS["pairs"](tree, run.config)
     told = [{"role": "system", "content": "You are in a shop."}, {"role": "user", "content": "Buy kettle 7."}]
     assert first == {
         "task_id": "train-7",
@@ -157,12 +156,12 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     }
     seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]
     assert (second["prompt"], second["chosen"]) == (seen, [{"role": "assistant", "content": "Action: buy[1]"}])
-    [imitated] = VIEWS["sft"].rows(tree, run.config)
+    [imitated] = VIEWS["sft"](tree, run.config)
     assert imitated["messages"] == [*seen, *second["chosen"]]
     assert imitated["input_ids"] == tree.prompt_ids((good, won))
     assert [token for token in imitated["labels"] if token != -100] == [*good.action.token_ids, *won.action.token_ids]
-    assert [row["origin"] for row in VIEWS["advantages"].rows(tree, run.config)] == ["real", "imagined", "real"]
-    advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
+    assert [row["origin"] for row in VIEWS["advantages"](tree, run.config)] == ["real", "imagined", "real"]
+    advantages = [row["advantages"][-1] for row in VIEWS["advantages"](tree, run.config)]
     assert advantages == pytest.approx([0.5, -0.5, -0.375])  # Q 1 - 1/2, 0 - 1/2, 0 - 3/8
 
 

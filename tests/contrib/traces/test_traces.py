@@ -9,17 +9,16 @@ from command import treeagent
 
 from treeagent.config import load_config
 from treeagent.contrib.traces.imported import import_transcripts
-from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
+from treeagent.contrib.traces.traces import TraceFacts, chat_rows, otlp_rows
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.generators.turn import make_grammar
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as
-from treeagent.types import Action, Message, State, Task, ToolCall, UserError
-from treeagent.views.advantages import AdvantageConfig
+from treeagent.types import Message, ToolCall, UserError
 
-TOLD = TraceFacts((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
+TOLD = TraceFacts((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18)
 GRAMMAR = make_grammar("tools")
 CHAT = {
     "task_id": "t1",
@@ -174,47 +173,6 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
     back = transcript_tree(again, GRAMMAR)
     assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
     assert back.root.state.messages == tree.root.state.messages
-
-
-def forked_tree() -> Tree:
-    """Two searched turns at the root, of which one continues. Token ids count up."""
-    task = Task("fork", "go")
-
-    def node(parent: Node | None, text: str, answer: str, *ids: int, **kind: Any) -> Node:
-        told = () if parent is None else (*parent.state.messages, Message("assistant", text))
-        return Node(State(task, (*told, Message("user", answer))), 0.0, ids, **kind)
-
-    def grow(parent: Node, text: str, ids: tuple[int, ...], value: float, child: Node) -> Node:
-        action = Action(text, text, "", ids, tuple(-each / 10 for each in ids))
-        parent.edges.append(Edge(action, 0.5, 1, value, value if child.terminated else 0.0, child))
-        return child
-
-    root = node(None, "", "go", 1, 2)
-    left = grow(root, "left", (3, 4), 1.0, node(root, "left", "on", 5))
-    grow(left, "win", (6,), 1.0, node(left, "win", "won", 7, terminated=True))
-    grow(root, "right", (8,), 0.0, node(root, "right", "lost", 9, terminated=True))
-    return Tree(task, 3, root)
-
-
-def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
-    tree = forked_tree()
-    [row] = verifiers_rows(tree, TOLD)
-    nodes = row["nodes"]
-    leaves = set(range(len(nodes))) - {each["parent"] for each in nodes}
-    branches = list[list[dict[str, Any]]]()
-    for leaf in sorted(leaves):
-        branch, place = list[dict[str, Any]](), leaf
-        while place is not None:
-            branch.insert(0, nodes[place])
-            place = nodes[place]["parent"]
-        branches.append(branch)
-    ids = sorted(tuple(token for each in branch for token in each["token_ids"]) for branch in branches)
-    assert ids == sorted(tree.prompt_ids(path) for path in ended_paths(tree)) == [(1, 2, 3, 4, 5, 6, 7), (1, 2, 8, 9)]
-    sampled = {each["message"]["content"]: each for each in nodes if each["sampled"]}
-    assert set(sampled) == {"left", "win", "right"}
-    assert sampled["left"]["logprobs"] == [-0.3, -0.4] and sampled["left"]["mask"] == [True, True]
-    assert sampled["left"]["advantages"] == [0.5, 0.5] and sampled["right"]["advantages"] == [-0.5]
-    assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import pyarrow
 import pyarrow.parquet
@@ -17,6 +17,7 @@ from huggingface_hub import DatasetCardData
 
 from treeagent.cli.options import Overrides, find_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
+from treeagent.contrib.traces.traces import plain_message
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Progress, RichProgress
 from treeagent.pipeline.terminal import Terminal
@@ -33,13 +34,6 @@ app = typer.Typer()
 Row = dict[str, Any]
 _IGNORED = -100
 """The label by which torch and TRL exclude a token from the loss."""
-
-
-class View(NamedTuple):
-    """One config of the dataset: its columns, and the function that converts a tree to rows."""
-
-    columns: pyarrow.Schema
-    rows: Callable[[Tree, RunConfig], Iterator[Row]]
 
 
 def export(config: RunConfig, run: Run, progress: Progress, views: Sequence[str], out: Path) -> dict[str, int]:
@@ -60,11 +54,13 @@ def export(config: RunConfig, run: Run, progress: Progress, views: Sequence[str]
         for path in collected:
             digest.update(path.read_bytes())
             for (view, split), rows in _shard_rows(path, config, views).items():
-                place, columns = begun / view / f"{split}.parquet", VIEWS[view].columns
-                if (view, split) not in writers:
+                writer = writers.get((view, split))
+                table = pyarrow.Table.from_pylist(rows, schema=writer and writer.schema)
+                if writer is None:
+                    place = begun / view / f"{split}.parquet"
                     place.parent.mkdir(parents=True, exist_ok=True)
-                    writers[view, split] = files.enter_context(pyarrow.parquet.ParquetWriter(place, columns))
-                writers[view, split].write_table(pyarrow.Table.from_pylist(rows, schema=columns))
+                    writers[view, split] = files.enter_context(pyarrow.parquet.ParquetWriter(place, table.schema))
+                writers[view, split].write_table(table)
                 counts[view, split] += len(rows)
             advance()
     totals = {view: sum(count for (each, _), count in counts.items() if each == view) for view in views}
@@ -85,7 +81,7 @@ def _shard_rows(path: Path, config: RunConfig, views: Sequence[str]) -> dict[tup
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: use treeagent traces"
             )
         for view in views:
-            if rows := list(VIEWS[view].rows(tree, config)):
+            if rows := list(VIEWS[view](tree, config)):
                 found[view, tree.task.split] += rows
     return found
 
@@ -179,40 +175,13 @@ def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
 
 
 def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
-    return [
-        {"role": "user" if message.role == "person" else message.role, "content": message.content}
-        for message in messages
-    ]
+    return [plain_message(message) for message in messages]
 
 
-_text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
-_ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
-_messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
-_TYPES = {
-    **dict.fromkeys(("task_id", "origin"), _text),
-    **dict.fromkeys(("prompt", "chosen", "rejected", "messages"), _messages),
-    **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
-    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin"), _real),
-    **dict.fromkeys(("advantages", "logprobs"), _reals),
-    **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
-    "ends_turn": _flag,
-}
-"""The type of each column. A column has the same type in every view."""
-
-
-def _view(columns: str, rows: Callable[[Tree, RunConfig], Iterator[Row]]) -> View:
-    names = ("task_id", *columns.split(), "origin")
-    return View(pyarrow.schema([(name, _TYPES[name]) for name in names]), rows)
-
-
-VIEWS: Mapping[str, View] = {
-    "pairs": _view(
-        "prompt chosen rejected ends_turn prompt_ids chosen_ids rejected_ids chosen_mask rejected_mask "
-        "ref_chosen_logps ref_rejected_logps margin",
-        _pairs,
-    ),
-    "advantages": _view("prompt_ids completion_ids mask advantages logprobs", _advantages),
-    "sft": _view("messages input_ids labels", _imitation),
+VIEWS: Mapping[str, Callable[[Tree, RunConfig], Iterator[Row]]] = {
+    "pairs": _pairs,
+    "advantages": _advantages,
+    "sft": _imitation,
 }
 
 

@@ -21,7 +21,7 @@ def traces(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of JSON lines to write.")],
     format: Annotated[
         TraceFormat,
-        typer.Option(help="OpenAI's messages with tools, OpenTelemetry GenAI spans, or traces of verifiers."),
+        typer.Option(help="OpenAI's messages with tools, or OpenTelemetry GenAI spans."),
     ] = "chat",
     source: Annotated[
         Source, typer.Option("--from", help="The episodes of evaluations, or the searched training trees.")

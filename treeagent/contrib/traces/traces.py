@@ -1,9 +1,8 @@
-"""Converts trees to traces for other tools: chat messages with tool calls, OpenTelemetry GenAI spans, verifiers traces.
+"""Converts trees to traces for other tools: chat messages with tool calls, or OpenTelemetry GenAI spans.
 
 ``chat`` has one line per path from the root to an end: messages in OpenAI's form, with the tools as TRL and others read
 them. ``otlp`` has one line per such path in OTLP's JSON, by the semantic conventions of generative AI: a span of the
-agent, and below it one span per turn and per tool call. ``verifiers`` has one line per tree, because its traces are
-graphs of messages, whose branches are the paths. The sampled messages carry tokens, log-probabilities and advantages.
+agent, and below it one span per turn and per tool call.
 """
 
 import json
@@ -24,9 +23,8 @@ from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.search.record import from_record
 from treeagent.store import read_as, replacing, shard_names, shards
 from treeagent.types import Message, ToolCall
-from treeagent.views.advantages import AdvantageConfig, advantages
 
-TraceFormat = Literal["chat", "otlp", "verifiers"]
+TraceFormat = Literal["chat", "otlp"]
 Source = Literal["episodes", "trees"]
 Json = dict[str, Any]
 
@@ -42,17 +40,12 @@ class TraceFacts:
     """Name of the tree's shards."""
     began: int
     """Time at which the first shard of this name was written, in nanoseconds since 1970."""
-    advantages: AdvantageConfig
 
 
 def write_traces(run: Run, out: Path, format: TraceFormat, source: Source, tools: Sequence[ToolSpec]) -> int:
     """Write the traces of a run's training trees or of its evaluation episodes as JSON lines, completely or not at all.
     Returns the number of lines."""
-    make: Callable[[Tree, TraceFacts], Iterable[Json]] = {
-        "chat": chat_rows,
-        "otlp": otlp_rows,
-        "verifiers": verifiers_rows,
-    }[format]
+    make: Callable[[Tree, TraceFacts], Iterable[Json]] = {"chat": chat_rows, "otlp": otlp_rows}[format]
     folder = run.trees if source == "trees" else run.episodes
     names = run.collections() if source == "trees" else shard_names(folder)
     count = 0
@@ -60,7 +53,7 @@ def write_traces(run: Run, out: Path, format: TraceFormat, source: Source, tools
         for name in names:
             checkpoint = run.recorded_checkpoint(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
-            facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began, run.config.update.advantages)
+            facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began)
             for tree in read_as(from_record, folder, name):
                 for row in make(tree, facts):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
@@ -89,7 +82,7 @@ def chat_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """One row per ended path: ``messages`` and ``tools`` in OpenAI's form, with the path's task, reward and origin."""
     tools = openai_tools(facts.tools)
     for path in ended_paths(tree):
-        messages = [_plain(message) for message in tree.root.state.messages]
+        messages = [plain_message(message) for message in tree.root.state.messages]
         for turn in _turns(tree.root, path, facts):
             messages += _openai(turn)
         yield {
@@ -144,7 +137,8 @@ def _added_messages(parent: Node, child: Node) -> tuple[Message, ...]:
     return tuple(message for message in fresh if message.role != "assistant")
 
 
-def _plain(message: Message) -> Json:
+def plain_message(message: Message) -> dict[str, str]:
+    """A message in OpenAI's form."""
     return {"role": "user" if message.role == "person" else message.role, "content": message.content}
 
 
@@ -153,7 +147,7 @@ def _openai(turn: _Turn) -> list[Json]:
     if turn.thought:
         message["reasoning_content"] = turn.thought  # the name that chat templates and servers of reasoning models use
     if turn.call is None:
-        return [message, *map(_plain, turn.answers)]
+        return [message, *map(plain_message, turn.answers)]
     function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
     message["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
     answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
@@ -169,7 +163,7 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     for number, path in enumerate(ended_paths(tree)):
         identity = [facts.stage, tree.task.id, tree.seed, number]
         spans = list[Json]()
-        opening = [_otlp(_plain(message)) for message in tree.root.state.messages]
+        opening = [_otlp(plain_message(message)) for message in tree.root.state.messages]
         conversation = list(opening)
         for index, turn in enumerate(_turns(tree.root, path, facts)):
             said, *answers = map(_otlp, _openai(turn))
@@ -264,67 +258,3 @@ def _attributes(values: Mapping[str, object]) -> list[Json]:
         return {"intValue" if isinstance(value, int) else "stringValue": str(value)}
 
     return [{"key": name, "value": typed(value)} for name, value in values.items()]
-
-
-def verifiers_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
-    """The tree as one trace in version 1 of verifiers' format: a graph with one node per message. The context tokens of
-    a state are stored with the last message that it adds."""
-    scored = advantages([tree], facts.advantages)
-    nodes: list[Json] = []
-
-    def add(parent: int | None, message: Json, ids: Sequence[int] = (), edge: Edge | None = None) -> int:
-        row = {
-            "parent": parent,
-            "message": message,
-            "sampled": edge is not None,
-            "timestamp": facts.began / 1e9,
-            "token_ids": list(ids),
-            "mask": [edge is not None and index not in edge.action.forced for index in range(len(ids))],
-            "logprobs": list(edge.action.logprobs) if edge else [],
-        }
-        if edge is not None and (advantage := scored.get(id(edge))) is not None:
-            row["advantages"] = [advantage] * len(ids)
-        nodes.append(row)
-        return len(nodes) - 1
-
-    def add_all(parent: int | None, messages: Sequence[Json], ids: Sequence[int]) -> int | None:
-        for index, message in enumerate(messages, start=1):
-            parent = add(parent, message, ids if index == len(messages) else ())
-        return parent
-
-    start = add_all(None, [_plain(message) for message in tree.root.state.messages], tree.root.context_ids)
-    stack: list[tuple[Node, int | None, int]] = [(tree.root, start, 0)]
-    while stack:
-        node, parent, depth = stack.pop()
-        for edge in node.edges:
-            child = edge.child
-            if child is None:
-                continue
-            [turn] = _turns(node, [edge], facts) if not edge.thought else [None]
-            message: Json = {"role": "assistant", "content": edge.action.text}
-            answers = [_plain(each) for each in _added_messages(node, child)]
-            if turn is not None and turn.call is not None:
-                call_id = f"call_{depth}"
-                call = {"id": call_id, "name": turn.call.name, "arguments": _arguments(turn.call)}
-                message = {"role": "assistant", "content": None, "reasoning_content": turn.thought or None}
-                message["tool_calls"] = [call]
-                answers = [{"role": "tool", "tool_call_id": call_id, "content": each["content"]} for each in answers]
-            number = add(parent, message, edge.action.token_ids, edge)
-            stack.append((child, add_all(number, answers, () if child.left_out else child.context_ids), depth + 1))
-    returns = [total_reward(path) for path in ended_paths(tree)]
-    best = max((each for each in returns if each is not None), default=0.0)
-    yield {
-        "version": 1,
-        "id": _hex(16, facts.stage, tree.task.id, tree.seed),
-        "task": {
-            "type": "Task",
-            "data": {"idx": 0, "name": tree.task.id, "prompt": tree.task.prompt, "split": tree.task.split},
-        },
-        "agent": {"config": {}, "name": "treeagent"},
-        "tools": [_tool(tool) for tool in facts.tools],
-        "nodes": nodes,
-        "rewards": {"reward": {"score": best, "weight": 1.0}},
-        "metrics": {"simulations": float(tree.budget.simulations)},
-        "info": {"treeagent": {"stage": facts.stage, "seed": tree.seed, "error": tree.error}},
-        "errors": [{"type": "Error", "message": tree.error}] if tree.error else [],
-    }
