@@ -1,4 +1,4 @@
-"""Gymnasium's environments behind treeagent's contract: real ones, wrapped ones, and ones whose copies are wrong."""
+"""Gymnasium's environments behind treeagent's contract: real ones, and the example of the docs."""
 
 from pathlib import Path
 from typing import Any
@@ -8,36 +8,11 @@ import pytest
 from treeagent.contrib.worlds.adapters.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.envs import check_env
 
-gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
-
-
-class Corridor(gymnasium.Env[int, int]):  # type: ignore[name-defined, misc]
-    """Takes three steps to the right."""
-
-    place = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place = 0
-        return 0, {}
-
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        self.place += action
-        return self.place, float(self.place == 3), self.place == 3, False, {}
+pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
 
 
 def paid(game: Any, reward: float) -> bool:
     return reward > 0
-
-
-def corridor(game: Any) -> GymnasiumEnv:
-    return from_gymnasium(
-        game,
-        prompt="Go right.",
-        render=lambda _, place: f"at {place}",
-        actions={"right": 1, "left": -1},
-        success=paid,
-    )
 
 
 @pytest.mark.parametrize(

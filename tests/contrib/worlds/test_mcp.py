@@ -49,7 +49,7 @@ def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
     assert env.step("read[oslo]")[0] == "Oslo is the capital of Norway."
     assert env.step("answer[ norway ]") == ("answered", 1.0, True, False, {})
     assert env.verify() == 1.0
-    assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
+    assert env.step("find[bird]")[4] == {"tool_error": "the episode is over"}
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from pydantic.dataclasses import dataclass
 from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import Demonstrator, SnapshotKind, probability
-from treeagent.types import UserError
 
 _ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 """Names of the actions, in the order of MiniGrid's numbers."""
@@ -42,15 +41,9 @@ class MiniGridEnv(GymnasiumEnv):
     def __init__(self, options: MiniGridOptions | None = None) -> None:
         self.options = options or MiniGridOptions()
         required("minigrid")
-        import gymnasium
-
-        try:
-            game: Game = gymnasium.make(self.options.level, disable_env_checker=True)
-        except gymnasium.error.Error as error:
-            raise UserError(f"level is {self.options.level!r} ({error}): give an id of MiniGrid's") from error
         self.only_success_ends = _FAILING.search(self.options.level) is None
         super().__init__(
-            lambda _: game,
+            self.options.level,
             name=self.options.level.removesuffix("-v0"),
             prompt="Do what the mission asks for.",
             render=_rendered,

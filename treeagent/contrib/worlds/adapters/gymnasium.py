@@ -1,7 +1,6 @@
 """Adapter from a Gymnasium environment with named actions to a text environment that search can rewind."""
 
 import pickle
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -12,9 +11,6 @@ from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any
 """A ``gymnasium.Env``. Its type is ``Any``, because a game may have members that the base class lacks."""
-
-_PROBES, _PROBE_STEPS = 3, 5
-"""Number of pickled copies that are compared with the original game, and number of steps of each comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class _Place:
 
 class GymnasiumEnv(Env):
     """A Gymnasium environment with named actions, as texts or calls of ``act``. Tasks are seeds; each split has every
-    third. A snapshot is the pickled game; if a copy does not continue like the original, ``snapshot_kind`` is "replay".
+    third. A snapshot is the pickled game; if it cannot be pickled, ``snapshot_kind`` is "replay".
 
     Args:
         game: a Gymnasium environment, the id of a registered one, or a function that takes a task and returns an
@@ -72,16 +68,8 @@ class GymnasiumEnv(Env):
         self._name = name or (game.spec.id if game.spec is not None else type(game.unwrapped).__name__)
         self._render, self._success, self._key = render, success, key
         self._prompt, self._actions, self.stochastic = prompt, dict(actions), stochastic
-        self._spelled = {each.lower(): each for each in actions}
-        """The names as they are listed, by their spelling in lower case, since a call may be in any case."""
         self._at: _Place | None = None
-        self._is_random = False
-        self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
-        if self._is_random and not stochastic:
-            raise UserError(
-                f"{self._name} depends on chance, but stochastic is False, so that search would foresee its outcomes: "
-                "pass stochastic=True, or make a game without chance"
-            )
+        self.snapshot_kind = "exact" if self._is_copied() else "replay"
 
     @property
     def game(self) -> Game:
@@ -98,11 +86,11 @@ class GymnasiumEnv(Env):
         return self._render(game, observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        at, name, error = self._place(), _name(action), ""
-        name = name if name in self._actions else self._spelled.get(name.lower(), "")
+        at, error, asked = self._place(), "", _name(action).lower()
+        name = next((each for each in self._actions if each.lower() == asked), "")
         if at.over:
             error = "the episode is over"
-        elif name not in self._actions:
+        elif not name:
             error = f"no such action, use one of: {', '.join(self._actions)}"
         if error:
             return error, 0.0, at.terminated, at.truncated, {"tool_error": error}
@@ -152,30 +140,13 @@ class GymnasiumEnv(Env):
             raise ValueError("no episode has begun: call reset first")
         return self._at
 
-    def _copies_play_on(self) -> bool:
-        """Whether pickled copies of the game continue like the original. Notes whether copies with another seed do not,
-        because the game depends on chance."""
-        rng = random.Random(0)
-        (task,) = self.tasks("train", 1)
-        self.reset(options={"task": task})
-        for _ in range(_PROBES):
-            try:
-                snapshot = self.snapshot()
-            except Exception:  # a game may raise anything if it cannot be pickled
-                return False
-            names = rng.choices(list(self._actions), k=_PROBE_STEPS)
-            results = [self.step(name) for name in names]
-            try:
-                self.restore(snapshot)
-                if [self.step(name) for name in names] != results:
-                    return False
-                self.restore(snapshot, reseed=1)
-                self._is_random |= [self.step(name) for name in names] != results
-            except Exception:  # a copy that was built anew may raise anything before its first reset
-                return False
-            if not self.legal_actions():
-                self.reset(options={"task": task})
-        # Not closed: after a reset, this is the original game and not a copy, and it may serve all tasks.
+    def _is_copied(self) -> bool:
+        """Whether the game can be pickled. ``treeagent envs check`` tells whether copies play on like the game."""
+        self.reset()
+        try:
+            self.snapshot()
+        except Exception:  # a game may raise anything if it cannot be pickled
+            return False
         self._at = None
         return True
 

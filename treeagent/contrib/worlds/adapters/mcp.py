@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,20 +12,15 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from treeagent.contrib.worlds import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
-from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.base import SnapshotKind, ToolSpec, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
 from treeagent.visible import visible
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that every policy format can write. The protocol recommends the same names."""
-_TOOLS = 500_000
-"""Most characters of the descriptions and schemas of all tools together; the agent reads them at every turn."""
-_ERROR_BYTES = 1000
-"""Bytes of a server's standard error, at its end, that are looked at."""
-_PAGES = 100
-"""Most pages of a server's list of tools."""
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
 
 
@@ -35,7 +29,7 @@ def exact_answer(task: Task, answer: str) -> float:
     return float(_plain(answer) == _plain(str(task.data["answer"])))
 
 
-class McpEnv(Env):
+class McpEnv(ToolEnv[None, str | None]):
     """Questions to answer with the tools of an MCP server over stdio. The environment adds the tool ``answer``.
 
     Episodes can be replayed if every offered tool is annotated as read-only or idempotent; otherwise search needs a
@@ -85,8 +79,6 @@ class McpEnv(Env):
             self.close()
             raise UserError(fault)
         self.snapshot_kind: SnapshotKind = "replay" if all(map(_repeatable, chosen)) else "none"
-        self._task: Task | None = None
-        self._answer: str | None = None
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -94,23 +86,21 @@ class McpEnv(Env):
         task = task_to_play(self, seed, options)
         if self._changed:
             self.close()
-        self._task, self._answer = task, None
+        self._at = task, None
         self._running_server()
         return "ready", {}
 
-    def step(self, action: str | ToolCall) -> StepResult:
-        task = self._current_task()
-        call = read_call(action, self._tools) if self._answer is None else "the question is answered already"
-        if isinstance(call, str):
-            return call, 0.0, self._answer is not None, False, {"tool_error": call}
+    def act(self, call: ToolCall) -> str:
         if call.name == ANSWER.name:
-            self._answer = str(call.arguments["answer"])
-            return "answered", self._judge(task, self._answer), True, False, {}
+            self.visit = str(call.arguments["answer"])
+            return "answered"
         self._changed |= not next(tool for tool in self._tools if tool.name == call.name).read_only
         text, failed = self._call_tool(call)
         if len(text) > self._characters:
             text = f"{text[: self._characters]} and {len(text) - self._characters} more characters"
-        return text, 0.0, False, False, {"tool_error": text} if failed else {}
+        if failed:
+            raise CallRefused(text)
+        return text
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._tools
@@ -121,18 +111,13 @@ class McpEnv(Env):
             raise UserError(f"{split} tasks {start} to {start + count} are asked for, but there are {len(held)}")
         return held[start : start + count]
 
-    def verify(self) -> float:
-        return 0.0 if self._answer is None else self._judge(self._current_task(), self._answer)
+    def verdict(self) -> float | None:
+        return None if self.visit is None else self._judge(self.task, self.visit)
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
-
-    def _current_task(self) -> Task:
-        if self._task is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._task
 
     def _running_server(self) -> "_Server":
         if self._server is None:
@@ -204,13 +189,12 @@ class _Server:
 
     def _listed_tools(self) -> Sequence[Any]:
         """Return the server's tools. A server may list them on several pages."""
-        found, cursor = list[Any](), None
-        for _ in range(_PAGES):
-            page = self._portal.call(partial(self._client.list_tools, cursor=cursor))
-            found, cursor = [*found, *page.tools], page.next_cursor
-            if cursor is None:
-                return found
-        raise UserError(f"it lists its tools on more than {_PAGES} pages")
+        page = self._portal.call(self._client.list_tools)
+        found = list(page.tools)
+        while page.next_cursor is not None:
+            page = self._portal.call(partial(self._client.list_tools, cursor=page.next_cursor))
+            found += page.tools
+        return found
 
     def call(self, call: ToolCall, seconds: float) -> Any:
         """Call a tool and return the server's result. It is not validated against the tool's output schema, because the
@@ -227,7 +211,7 @@ class _Server:
 
 
 def _last_line(errors: TextIO) -> str:
-    errors.seek(max(errors.seek(0, os.SEEK_END) - _ERROR_BYTES, 0))
+    errors.seek(0)
     return next((line for line in reversed(errors.read().splitlines()) if line.strip()), "")
 
 
@@ -256,16 +240,13 @@ def _repeatable(offered: Any) -> bool:
 
 def _unfit_reason(tools: Sequence[ToolSpec]) -> str:
     """Return why an agent could not call or read the tools; empty if it can."""
-    seen, size = set[str](), 0
+    seen = set[str]()
     for tool in tools:
         if not _NAME.fullmatch(tool.name):
             return f"has a tool {tool.name!r:.200}, whose name is not 1 to 128 of the characters A-Z a-z 0-9 _ . -"
         if tool.name.lower() in seen:
             return f"has two tools {tool.name!r}, whatever the case"
         seen.add(tool.name.lower())
-        size += len(tool.description) + len(json.dumps(tool.parameters))
-        if size > _TOOLS:
-            return f"describes its tools up to {tool.name!r} in {size} characters, of at most {_TOOLS}"
     return ""
 
 
