@@ -129,7 +129,7 @@ def unknown_kind(path: Path) -> None:
     [
         (cut, "cannot be read"),
         (unknown_kind, "is not a valid GGMLQuantizationType"),
-        (lambda path: path.write_bytes(b"PK\x03\x04 not this"), "is no GGUF file"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 not this"), "cannot be read"),
         (lambda path: path.unlink(), "cannot be read"),
         (lambda path: written(path, architecture="rwkv7"), "rwkv7"),
     ],

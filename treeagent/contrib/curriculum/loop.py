@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from treeagent.cli.options import (
     Config,
@@ -29,6 +28,7 @@ from treeagent.pipeline.opening import opened
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress, RichProgress
 from treeagent.pipeline.rounds import RoundHistory, begin, finish_round, update_round
+from treeagent.seams import checked
 from treeagent.types import UserError
 
 app = typer.Typer()
@@ -60,13 +60,9 @@ def curriculum(
 def read_curriculum(file: Path) -> Curriculum:
     """The stages of a TOML file."""
     try:
-        return TypeAdapter(Curriculum).validate_python(tomllib.loads(file.read_text()))
+        return checked(Curriculum, tomllib.loads(file.read_text()), str(file))  # type: ignore[no-any-return]
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"the stages in {file} cannot be read ({error}): give a TOML file") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{file}: {where} is {first['input']!r}: {first['msg']}") from error
 
 
 def train(

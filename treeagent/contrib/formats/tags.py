@@ -31,7 +31,6 @@ _TEXT_RULE = r"/(?s:.*)\n<\/parameter>\n/ & ~/(<\/parameter>(?s:.*)|(?s:.*)<\/pa
 would end there."""
 _CONSTANTS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 """Chat templates write these values as Python does, so models do as well."""
-_PROPERTIES = "#/properties/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +131,8 @@ def _value_rule(name: str, schema: object, root: Mapping[str, object]) -> tuple[
     if not isinstance(schema, Mapping) or "string" in json_types(schema, root):
         return "text", []
     definitions: dict[str, Any] = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    if f'"{_PROPERTIES}' in written_json([dict(schema), definitions]):  # elsewhere there is no such place
-        definitions["$defs"] = {**definitions.get("$defs", {}), "properties": root.get("properties")}
-    alone = _repointed({"x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}} | definitions | dict(schema))
+    alone = {"x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}} | definitions | dict(schema)
     return f"{name} {json.dumps(VALUE_END)}", [f"{name}: %json {written_json(alone)}"]
-
-
-def _repointed(schema: Any) -> Any:
-    """A schema whose references to properties of the whole point to the definition "properties"."""
-    if isinstance(schema, list | tuple):
-        return [_repointed(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    made = {key: _repointed(each) for key, each in schema.items()}
-    if isinstance(reference := made.get("$ref"), str):
-        made["$ref"] = re.sub(f"^{_PROPERTIES}", "#/$defs/properties/", reference)
-    return made
 
 
 def _takes_others(parameters: Mapping[str, object]) -> bool:

@@ -19,7 +19,7 @@ from transformers import (
 
 from treeagent.agent.checkpoint import no_progress_bars
 from treeagent.generators.config import DType
-from treeagent.store import regular, replace_folder
+from treeagent.store import replace_folder
 from treeagent.types import UserError
 
 app = typer.Typer()
@@ -50,13 +50,18 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
     Args:
         dtype: number format of the written weights. "auto" means float32, in which quantised weights are exact.
     """
-    _require_readable(file)
+    if find_spec("gguf") is None:
+        raise UserError("gguf is missing: pip install 'treeagent[gguf]'")
     with no_progress_bars():
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         except Exception as error:  # a damaged file may raise any exception in the code that reads it
-            raise _refused(file, str(error) or type(error).__name__) from error
+            cause = " ".join((str(error) or type(error).__name__).split()).rstrip(".")
+            raise UserError(
+                f"{file} cannot be read ({cause}): give a GGUF file, download it again, or take one of another "
+                "quantisation, such as Q8_0"
+            ) from error
         # transformers does not save a model that was quantised, so its weights move to a plain model.
         config: Any = model.config
         del config.quantization_config
@@ -88,23 +93,3 @@ def _without_others(tokenizer: PreTrainedTokenizerBase, rows: int) -> PreTrained
     )
     made.chat_template = tokenizer.chat_template
     return made
-
-
-def _require_readable(file: Path) -> None:
-    """Check the first bytes of a file, and that the package gguf is installed."""
-    try:
-        with regular(file).open("rb") as opened:
-            magic = opened.read(4)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): give the path of a GGUF file") from error
-    if magic != b"GGUF":
-        raise UserError(f"{file} is no GGUF file: its first bytes are {magic!r}, not b'GGUF'; give another file")
-    if find_spec("gguf") is None:
-        raise UserError("gguf is missing: pip install 'treeagent[gguf]'")
-
-
-def _refused(file: Path, reason: str) -> UserError:
-    cause = " ".join(reason.split()).rstrip(".")
-    return UserError(
-        f"{file} cannot be read ({cause}): download it again, or take a file of another quantisation, such as Q8_0"
-    )

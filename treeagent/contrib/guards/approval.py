@@ -13,12 +13,12 @@ from typing import Annotated
 
 import orjson
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from treeagent.contrib.guards.patterns import Patterns, format_named
 from treeagent.contrib.guards.shield import FORBIDDEN
 from treeagent.envs.base import Env, EnvWrapper, StepResult
-from treeagent.store import StoreError, regular, write_atomic
+from treeagent.store import regular, write_atomic
 from treeagent.types import Task, ToolCall, storable
 
 _POLL = 0.1
@@ -72,10 +72,7 @@ _ANSWERS, _REQUESTS = TypeAdapter(Answer), TypeAdapter(Request)
 def ask(folder: Path, request: Request, seconds: float) -> str | None:
     """Request approval and wait for the answer; without one after ``seconds`` the request is refused. Returns why the
     call must not be made, or None if it is approved."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot use {folder} for approvals: {error.strerror}: give another option folder") from error
+    folder.mkdir(parents=True, exist_ok=True)
     request = Request(*(storable(text) for text in asdict(request).values()))
     path = folder / f"{request.id}{_ASK}"
     if _answer(folder, request.id) is None and not path.exists():
@@ -93,13 +90,10 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
 
 
 def waiting(folder: Path) -> Iterator[Request]:
-    """Yield the requests without an answer, oldest first. Files that this program did not write are skipped."""
+    """Yield the requests without an answer, oldest first."""
     for path in sorted(folder.glob(f"*{_ASK}"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
-        try:
-            request = _REQUESTS.validate_json(regular(path).read_bytes())
-        except (ValidationError, StoreError, FileNotFoundError):
-            continue
-        if path.name == f"{request.id}{_ASK}" and _answer(folder, request.id) is None:
+        request = _REQUESTS.validate_json(regular(path).read_bytes())
+        if _answer(folder, request.id) is None:
             yield request
 
 
@@ -120,12 +114,7 @@ def answer(folder: Path, request_id: str, reply: Answer) -> bool:
 
 def _answer(folder: Path, request_id: str) -> Answer | None:
     path = folder / f"{request_id}{_ANSWER}"
-    try:
-        return _ANSWERS.validate_json(regular(path).read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError:
-        raise StoreError(f"{path} holds no answer: delete it") from None
+    return _ANSWERS.validate_json(regular(path).read_bytes()) if path.exists() else None
 
 
 class ApprovedEnv(EnvWrapper):

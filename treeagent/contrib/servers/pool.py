@@ -29,8 +29,6 @@ from treeagent.types import UserError
 Answer = TypeVar("Answer")
 _LEFT_OUT_SECONDS = 30.0
 """Seconds for which a server that failed is left out before it is asked again."""
-_MOST_KNOWN = 1 << 20
-"""Prompts after which the pool forgets which server has read which."""
 
 
 @options(frozen=True, config=ConfigDict(extra="forbid"))
@@ -171,8 +169,6 @@ class Pool(Generator):
     def _order(self, prompt: tuple[int, ...]) -> list[int]:
         """The servers in the order in which they are asked for a prompt."""
         with self._state:
-            if len(self._readers) > _MOST_KNOWN:
-                self._readers.clear()
             keys = _keys(prompt)
             first = next((self._readers[key] for key in reversed(keys) if key in self._readers), None)
             if first is None:
