@@ -123,28 +123,6 @@ LADDERS: Mapping[str, Ladder] = {
         action_tokens=8,
         circles=True,
     ),
-    # A coin at the end of a route, with as many rooms beside it.
-    "textworld": Ladder(
-        "textworld",
-        (
-            "environment.options={kind='coin_collector', difficulty=4}",
-            "environment.max_steps=24",
-            "policy.scratch.context=2048",
-            "warm_start.episodes=1200",
-            "warm_start.tasks=400",
-            "warm_start.noise=0.2",
-            "warm_start.max_tokens=1200",
-            "warm_start.training.max_steps=400",
-            *_ONE_CORE,
-        ),
-        tuple(
-            Rung(f"quest of {length}", {"difficulty": difficulty}, 2 * length)
-            for difficulty, length in enumerate((3, 5, 8, 12, 20), start=1)
-        ),
-        tokens=800,
-        action_tokens=12,
-        circles=True,
-    ),
     # Chores in generated flats.
     "alfworld": Ladder(
         "alfworld",

@@ -17,7 +17,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "swe": "treeagent.contrib.worlds.swe:SweEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
-        "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
+        "textworld_express": "treeagent.contrib.worlds.tasksets.textworld_express:TextWorldExpressEnv",
         "toolbox": "treeagent.contrib.worlds.toolbox:ToolboxEnv",
         "webarena": "treeagent.contrib.worlds.webarena:WebArenaEnv",
     },

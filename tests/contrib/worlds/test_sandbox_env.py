@@ -6,12 +6,22 @@ import pickle
 import random
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from forkd_server import Forkd
 
-from treeagent.contrib.worlds.sandbox import PythonBox, Ran, SandboxEnv, SandboxOptions, ShellBox
+from treeagent.contrib.worlds.sandbox import (
+    ContainerBox,
+    HostedBox,
+    PythonBox,
+    Ran,
+    SandboxEnv,
+    SandboxOptions,
+    ShellBox,
+)
 from treeagent.contrib.worlds.sandbox.box import LARGEST
 from treeagent.contrib.worlds.sandbox.env import passes
 from treeagent.envs import check_env
@@ -276,6 +286,68 @@ def test_the_environment_plays_in_a_shell(shell: ShellBox) -> None:
     assert env.files() == env.key_of(task).files
     assert env.step("shell[wc -l < solution.py]")[0] == "1"
     assert env.step("submit[]")[1] == 0.0
+
+
+def test_a_hosted_box_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not there, in which the stand-in for the service runs commands")
+    with Forkd(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("SERVICE_KEY", "sesame")
+        env, other = (SandboxEnv(SandboxOptions(box="hosted", url=url, key="SERVICE_KEY")) for _ in range(2))
+        report = check_env(env, env.tasks("train", 1)[0], other=other, branches=2, depth=2)
+        assert report.passed, report.violations
+        assert report.equal_branches == report.branches == 2
+        box, long = HostedBox(url, "SERVICE_KEY", "python", seconds=1), "'\n" * 40_000
+        box.start({**FILES, "a/long.txt": long})
+        before = box.snapshot()
+        assert box.run("cat a/long.txt") == Ran(long, 0)
+        assert box.run("rm main.py; exit 3").code == 3
+        assert box.run("sleep 5").code == 1
+        box.restore(before)
+        assert box.run("wc -l < main.py") == Ran("4\n", 0)
+        for each in (box, env.box, other.box):
+            each.close()
+        assert (server.names("sandboxes"), server.names("snapshots")) == ([], ["python"])
+        with pytest.raises(UserError, match="image 'gone' is none of forkd's snapshots: python"):
+            HostedBox(url, "SERVICE_KEY", "gone")
+        with pytest.raises(UserError, match=r"with the key of NO_KEY .*401"):
+            HostedBox(url, "NO_KEY", "python")
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_container_runs_commands_and_returns_to_earlier_states(tmp_path: Path) -> None:
+    if shutil.which("podman") is None or os.getuid() != 0:
+        pytest.skip("podman is not there, or this user may not run containers of a folder")
+    for name in ("usr", "proc", "dev", "sys", "etc", "run", "var", "tmp"):  # an image of the system's own programs
+        (tmp_path / name).mkdir()
+    tmp_path.chmod(0o755)
+    (tmp_path / "tmp").chmod(0o1777)
+    for name in ("bin", "lib", "lib64"):
+        (tmp_path / name).symlink_to(f"usr/{name}")
+    engine = ("podman", *(("--runtime", "runc") if shutil.which("runc") else ()), "run", "--volume=/usr:/usr:ro")
+    limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+    box = ContainerBox((*engine, *limits, "--rootfs", str(tmp_path)), seconds=2.0)
+    box.start(FILES)
+    before = box.snapshot()
+    assert box.run("python3 main.py && wc -l < main.py && id -u").output.split() == ["8", "4", "65534"]
+    assert box.files["out.txt"] == "done"
+    box.restore(before)
+    assert box.run("ls out.txt").code == 2
+    for hostile in (
+        "touch /usr/x /x",
+        "sleep 60",
+        "(sleep 60 &) &",
+        "kill -9 -1",
+        "rm -rf /",
+        "cat < /dev/tcp/1.1.1.1/80",
+    ):
+        box.run(hostile)
+    assert box.run("cat test_pack.py").output == FILES["test_pack.py"]
+    with pytest.raises(UserError, match="name an engine that is installed"):
+        ContainerBox(("no-such-engine", "run", "image"))
 
 
 def test_edits_and_refusals() -> None:

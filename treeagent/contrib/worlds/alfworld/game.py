@@ -3,6 +3,7 @@ Downward."""
 
 import copy
 import functools
+import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from treeagent.contrib.worlds.textworld.games import contained
+import numpy as np
 
 _PLACES = 4096
 """Most cached states of a game, a few KB each. A state that is not cached is replayed from the start."""
@@ -156,6 +157,17 @@ def _apply_effects(facts: Facts, effects: Iterable[Any]) -> Facts:
         now[opposite.signature].discard(opposite)
         now[effect.signature].add(effect)
     return {**facts, **{signature: tuple(sorted(each, key=str)) for signature, each in now.items()}}
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Context that undoes a side effect of TextWorld, which changes the global random state when it is imported."""
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
 
 
 @functools.cache

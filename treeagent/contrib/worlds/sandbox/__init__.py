@@ -1,7 +1,8 @@
-"""Sandboxes that branch: a contract of five verbs, backends for Linux without containers, an environment on top."""
+"""Sandboxes that branch: a contract of five verbs, four backends, an environment on top."""
 
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox, Ran
 from treeagent.contrib.worlds.sandbox.env import SandboxEnv, SandboxOptions
-from treeagent.contrib.worlds.sandbox.shell import ShellBox
+from treeagent.contrib.worlds.sandbox.hosted import HostedBox
+from treeagent.contrib.worlds.sandbox.shell import ContainerBox, ShellBox
 
-__all__ = ["Box", "PythonBox", "Ran", "SandboxEnv", "SandboxOptions", "ShellBox"]
+__all__ = ["Box", "ContainerBox", "HostedBox", "PythonBox", "Ran", "SandboxEnv", "SandboxOptions", "ShellBox"]

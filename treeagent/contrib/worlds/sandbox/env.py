@@ -5,7 +5,7 @@ import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
 
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
 from treeagent.contrib.worlds.sandbox.exercises import draw, slip
-from treeagent.contrib.worlds.sandbox.shell import ShellBox
+from treeagent.contrib.worlds.sandbox.hosted import HostedBox
+from treeagent.contrib.worlds.sandbox.shell import ContainerBox, ShellBox
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
@@ -30,8 +31,16 @@ class SandboxOptions:
     """Your own tasks instead of the generated ones: a JSONL file with ``id``, ``prompt``, ``files`` (path to text),
     ``checks`` ([module, function, arguments, value] each, which the agent never sees) and ``solution`` (path to
     text)."""
-    box: Literal["python", "shell"] = "python"
-    """``PythonBox`` or ``ShellBox``, which wants bubblewrap."""
+    box: Literal["python", "shell", "container", "hosted"] = "python"
+    """``PythonBox``; ``ShellBox``, which wants bubblewrap; ``ContainerBox``; ``HostedBox``."""
+    container: tuple[str, ...] = ("docker", "run", "python:3.12-slim")
+    """The command that runs the image of a ``ContainerBox``."""
+    url: str = "http://127.0.0.1:8889"
+    """Address of the controller of a ``HostedBox``."""
+    key: str = "FORKD_TOKEN"
+    """The environment variable that holds its key, if it wants one."""
+    image: str = "python"
+    """The snapshot that a ``HostedBox`` starts from."""
     seconds: float = Field(default=10.0, gt=0, le=60)
     """Most wall-clock time of a command, in seconds. In a ``PythonBox``, CPU time is limited to 2 seconds."""
     megabytes: int = Field(default=256, ge=64, le=4096)
@@ -93,9 +102,14 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
 
     def __init__(self, options: SandboxOptions | None = None, make_box: Callable[[], Box] | None = None) -> None:
         self.options = options or SandboxOptions()
-        boxes: Mapping[str, Callable[[float, int], Box]] = {"python": PythonBox, "shell": ShellBox}
-        made = boxes[self.options.box]
-        self.box = make_box() if make_box else made(self.options.seconds, self.options.megabytes)
+        its = self.options
+        boxes: Mapping[str, Callable[[float, int], Box]] = {
+            "python": PythonBox,
+            "shell": ShellBox,
+            "container": partial(ContainerBox, its.container),
+            "hosted": partial(HostedBox, its.url, its.key, its.image),
+        }
+        self.box = make_box() if make_box else boxes[its.box](its.seconds, its.megabytes)
         self._checker = PythonBox(self.options.seconds, self.options.megabytes)
         self._checker.values([])  # where code cannot be run safely, it says so here and not in an episode
         self._own = None if self.options.tasks is None else own_tasks(self.options.tasks)

@@ -1,4 +1,4 @@
-"""A sandbox with a real shell: bubblewrap gives each command new namespaces and a new folder in memory."""
+"""Sandboxes with a real shell: bubblewrap or a container gives each command new namespaces and a folder in memory."""
 
 import contextlib
 import json
@@ -7,7 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 import time
+from collections.abc import Sequence
 
 from treeagent.contrib.worlds.sandbox.box import LARGEST, FileBox, Ran, inside
 from treeagent.contrib.worlds.sandbox.process import read_pipes
@@ -15,12 +17,14 @@ from treeagent.types import UserError
 
 _HOLDER = r"""
 import json, os, resource, signal, subprocess, sys
-asked, box = json.loads(sys.stdin.buffer.read()), "/box"
+asked, box = json.loads(sys.stdin.buffer.read()), sys.argv[1]
+os.makedirs(box, exist_ok=True)
 for path, text in asked["files"].items():
     os.makedirs(os.path.dirname(os.path.join(box, path)), exist_ok=True)
     with open(os.path.join(box, path), "w", encoding="utf-8", newline="") as file:
         file.write(text)
-resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))  # set in the namespace, it counts only what runs there
+if box == "/box":  # in a namespace of users it counts only what runs there; containers have a limit of their own
+    resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))
 with open("/tmp/output", "w+b") as output:
     command = subprocess.Popen(["/bin/sh", "-c", asked["command"]], cwd=box, stdin=subprocess.DEVNULL, stdout=output,
                                stderr=output, close_fds=True)
@@ -86,11 +90,14 @@ class ShellBox(FileBox):
             *("--setenv", "PYTHONDONTWRITEBYTECODE", "1"),
             *("--setenv", "PATH", "/tools:/usr/bin", "--setenv", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"),
             *("--setenv", "PYTEST_ADDOPTS", "-qq -p no:cacheprovider"),  # no seconds, by which a replay would differ
-            *("/usr/bin/python3", "-sSI", "-c", _HOLDER),
+            *("/usr/bin/python3", "-sSI", "-c", _HOLDER, "/box"),
         ]
         self._seconds = seconds
+        self._prove("bubblewrap cannot make a sandbox here", "allow user namespaces")
+
+    def _prove(self, fault: str, fix: str) -> None:
         if (ran := self.run("true")).code:
-            raise UserError(f"bubblewrap cannot make a sandbox here ({ran.output.strip()}): allow user namespaces")
+            raise UserError(f"{fault} ({ran.output.strip()}): {fix}")
 
     def run(self, command: str) -> Ran:
         with contextlib.suppress(ValueError):  # what is no plain command is the shell's
@@ -98,7 +105,12 @@ class ShellBox(FileBox):
                 return ran
         request = {"files": dict(self.files), "command": command, "seconds": self._seconds, "most": LARGEST}
         with subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            cwd=tempfile.gettempdir(),  # podman notes there that memory ran out
         ) as process:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             try:
@@ -120,3 +132,25 @@ class ShellBox(FileBox):
             return Ran(f"{output}\nnothing is kept: the box holds at most {LARGEST} bytes", 1)
         self.files = kept
         return ran
+
+
+class ContainerBox(ShellBox):
+    """A box whose commands run in containers of Docker or Podman, one each, in an image with ``sh`` and ``python3``.
+
+    ``container`` is the command that runs the image, such as ``["docker", "run", "python:3.12-slim"]``. A container has
+    no network, no capabilities, and can write to ``/tmp`` alone, in memory; it runs as nobody."""
+
+    def __init__(self, container: Sequence[str], seconds: float = 10.0, megabytes: int = 256) -> None:
+        FileBox.__init__(self)
+        if "run" not in container or shutil.which(container[0]) is None:
+            raise UserError(
+                f"environment.options.container is {list(container)}: name an engine that is installed, and run"
+            )
+        image = container.index("run") + 1
+        limits = (f"--memory={megabytes}m", "--pids-limit=64", f"--tmpfs=/tmp:rw,exec,size={megabytes}m")
+        rights = ("--user=65534:65534", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only")
+        python = ("python3", "-sSI", "-c", _HOLDER, "/tmp/box")
+        options = ("--rm", "--interactive", "--network=none", *limits, *rights)
+        self._command = [*container[:image], *options, *container[image:], *python]
+        self._seconds = seconds
+        self._prove(f"{container[0]} runs no container here", "see environment.options.container")
