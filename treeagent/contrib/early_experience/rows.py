@@ -4,12 +4,12 @@ itself.
 Of all views, only ``world_rows`` puts a loss on observations.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from treeagent.generators.turn import Grammar
-from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
+from treeagent.search.node import Edge, Node, Tree, finished_paths, path_origin, path_return, reaches
 from treeagent.search.node import outcome as own_return
 from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import transition
@@ -49,6 +49,8 @@ class Outcome(NamedTuple):
     """Discounted sum of the rewards from the action on."""
     negative_steps: int
     """Minus the number of steps until the end, so that among equal returns the earlier end is better."""
+    way: Sequence[Edge] = ()
+    """The edges from the state to this end."""
 
     def __str__(self) -> str:
         return f"reward {round(self.value, 3):g} in {-self.negative_steps}"
@@ -74,20 +76,22 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
         min_return: lowest undiscounted return of the best path, by the environment's own rewards.
         grammar: the format of the tree's turns.
     """
+    outcomes = _best_ends(tree)
     for path, node in tree.walk():
-        tried = _tried_calls(tree, path, node, grammar) if len(node.edges) > 1 else []
-        if len(tried) < 2:
+        tried = _tried_calls(tree, path, node, grammar, outcomes) if len(node.edges) > 1 else []
+        allowed = [each for each in tried if tree.may_prefer(each[1].way[0])]
+        if len(tried) < 2 or not allowed:
             continue
-        allowed = [each for each in tried if tree.may_prefer(each.edge)]
-        best = max(allowed, key=lambda each: each.outcome, default=None)
-        if best is None or not reaches(own_return((*path, *best.way)), min_return):
+        best, found = max(allowed, key=lambda each: each[1][:2])
+        edge = found.way[0]
+        if not reaches(own_return((*path, *found.way)), min_return):
             continue
-        for other in tried:
-            if other.outcome < best.outcome:
-                comparison = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
-                thought = " . ".join(filter(None, (best.edge.action.thought, comparison)))
-                turn = grammar.write(thought, best.edge.action.call)
-                if grammar.read(turn).call == best.edge.action.call:  # an observation may contain a call
+        for other, lost in tried:
+            if lost[:2] < found[:2]:
+                comparison = reflection(best, str(found), other, str(lost))
+                thought = " . ".join(filter(None, (edge.action.thought, comparison)))
+                turn = grammar.write(thought, edge.action.call)
+                if grammar.read(turn).call == edge.action.call:  # an observation may contain a call
                     yield Reflection(path, turn)
 
 
@@ -107,50 +111,30 @@ def reflection_rows(
         yield TokenRow(tree.task.id, prompt + turn_ids, (False,) * len(prompt) + (True,) * len(turn_ids))
 
 
-class _Tried(NamedTuple):
-    step: Experience
-    outcome: Outcome
-    way: tuple[Edge, ...]
-    """The edges from the state to the end with this outcome."""
-
-    @property
-    def edge(self) -> Edge:
-        return self.way[0]
-
-
-def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> list[_Tried]:
+def _tried_calls(
+    tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar, outcomes: Mapping[int, Outcome]
+) -> list[tuple[Experience, Outcome]]:
     """The calls of whole turns tried at a state, if an end is known below them. Each call appears once, with its best
     outcome."""
-    by_call: dict[str, _Tried] = {}
+    by_call: dict[str, tuple[Experience, Outcome]] = {}
     for edge in node.edges:
-        best = _best_end(edge, tree.discount)
-        step = transition(tree, (*path, edge), grammar) if best is not None else None
-        if best is None or step is None or node.state.messages[-1].partial:
+        outcome = outcomes.get(id(edge))
+        step = None if outcome is None else transition(tree, (*path, edge), grammar)
+        if outcome is None or step is None or node.state.messages[-1].partial:
             continue
-        outcome, way = best
-        known = by_call.get(step.action)
-        if known is None or known.outcome < outcome:
-            by_call[step.action] = _Tried(step, outcome, way)
+        if step.action not in by_call or by_call[step.action][1][:2] < outcome[:2]:
+            by_call[step.action] = step, outcome
     return list(by_call.values())
 
 
-def _best_end(edge: Edge, discount: float) -> tuple[Outcome, tuple[Edge, ...]] | None:
-    """The best outcome below an action, and the edges from it to that end. None if no real end was reached there."""
-    found: dict[int, tuple[Outcome, Edge | None]] = {}
-    """For each edge the best outcome from it on, and the next edge on the way there."""
-    for each in reversed(edges_below(edge)):
-        node = each.child
-        if node is None or node.origin != "real" or node.unknown or each.reward is None:
-            continue
-        if node.ended:
-            found[id(each)] = Outcome(each.reward, -1), None
-        elif below := [lower for lower in node.edges if id(lower) in found]:
-            after = max(below, key=lambda lower: found[id(lower)][0])
-            best = found[id(after)][0]
-            found[id(each)] = Outcome(each.reward + discount * best.value, best.negative_steps - 1), after
-    if id(edge) not in found:
-        return None
-    way = [edge]
-    while (following := found[id(way[-1])][1]) is not None:
-        way.append(following)
-    return found[id(edge)][0], tuple(way)
+def _best_ends(tree: Tree) -> dict[int, Outcome]:
+    """The best real end below each action with a known reward, by ``id`` of its edge."""
+    found: dict[int, Outcome] = {}
+    for path in finished_paths(tree):
+        if path_origin(path) == "real" and path[-1].reward is not None:
+            for start, edge in enumerate(path):
+                way = path[start:]
+                outcome = Outcome(path_return(way, tree.discount), -len(way), way)
+                if id(edge) not in found or found[id(edge)][:2] < outcome[:2]:
+                    found[id(edge)] = outcome
+    return found

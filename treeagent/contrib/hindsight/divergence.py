@@ -30,7 +30,7 @@ def searching_policy(run: Run) -> Path:
     for name in reversed(run.collections()):
         if (checkpoint := run.recorded_checkpoint(name)) is not None:
             return checkpoint
-    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by --model")
+    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it")
 
 
 def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], dict[int, float]]:
@@ -52,27 +52,24 @@ def divergences(tree: Tree, policy: LLMPolicy) -> dict[int, float]:
     for path in finished_paths(tree):
         for edge in path:
             ends.setdefault(id(edge), Counter())[succeeds(path)] += 1
-    continuations: list[tuple[tuple[int, ...], list[Edge], bool | None]] = []
+    continuations = list[tuple[tuple[int, ...], list[Edge], bool | None]]()
+
+    def ask(prompt: tuple[int, ...], edges: list[Edge], known: bool | None) -> None:
+        longest = max(len(edge.action.token_ids) for edge in edges)
+        if not policy.generator.refusal((*prompt, *(0,) * longest)):
+            continuations.append((prompt, edges, known))
+
     for path, node in tree.walk():
         if edges := [edge for edge in node.edges if id(edge) in ends]:
             *_, (start, _) = tree.segments(path)
             prompt = tree.prompt_ids(path)
-            continuations.append((prompt, edges, None))
-            behind = prompt[len(start.context_ids) :]
-            for solved in _NOTES:
+            ask(prompt, edges, None)
+            for solved, note in _NOTES.items():
                 if with_outcome := [edge for edge in edges if ends[id(edge)][solved]]:
-                    continuations.append(
-                        (prompt_with_note(policy.chat, tree, start, _NOTES[solved]) + behind, with_outcome, solved)
-                    )
-    longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in continuations]
-    refused = policy.generator.refusal
-    continuations = [
-        each for each, most in zip(continuations, longest, strict=True) if not refused((*each[0], *(0,) * most))
-    ]
-    prompts, candidates = (
-        [prompt for prompt, _, _ in continuations],
-        [[e.action.token_ids for e in each[1]] for each in continuations],
-    )
+                    told = prompt_with_note(policy.chat, tree, start, note)
+                    ask(told + prompt[len(start.context_ids) :], with_outcome, solved)
+    prompts = [prompt for prompt, _, _ in continuations]
+    candidates = [[edge.action.token_ids for edge in edges] for _, edges, _ in continuations]
     scores = policy.generator.score(prompts, candidates, policy.temperature) if continuations else ()
     logprobs: dict[tuple[int, bool | None], float] = {}
     for (_, edges, known), scored in zip(continuations, scores, strict=True):
