@@ -155,9 +155,12 @@ class Judge:
                 max_new_tokens=options.max_new_tokens,
                 temperature=options.temperature,
             )
-            answered = {key: each for key, each in zip(new, given, strict=True) if not isinstance(each, Failure)}
-            self.replies.add({key: (each.texts[0], each.generated_tokens) for key, each in answered.items()})
-            found |= dict(zip(new, given, strict=True)) | {key: each.texts[0] for key, each in answered.items()}
+            for key, each in zip(new, given, strict=True):
+                if isinstance(each, Failure):
+                    found[key] = each
+                else:
+                    found[key] = each.texts[0]
+                    self.replies.add(key, each.texts[0], each.generated_tokens)
         return [found[key] for key in keys]
 
 

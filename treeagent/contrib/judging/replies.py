@@ -51,11 +51,9 @@ class Replies:
             placeholders = ",".join("?" * len(keys))
             return dict(connection.execute(f"SELECT key, text FROM reply WHERE key IN ({placeholders})", keys))
 
-    def add(self, replies: Mapping[str, tuple[str, int]]) -> None:
-        """Store replies, each with its number of tokens, by their keys."""
-        rows = [(key, *reply) for key, reply in replies.items()]
+    def add(self, key: str, text: str, tokens: int) -> None:
         with self._connection() as connection:
-            connection.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", rows)
+            connection.execute("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", (key, text, tokens))
 
     def count(self, events: Mapping[str, int]) -> None:
         """Add to the counts of events."""
