@@ -97,89 +97,61 @@ class _Posteriors:
 
 
 class ABMCTS(Searcher):
-    """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
+    """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again. One
+    follows another, whatever ``leaves`` is, because each draw depends on the returns of all before.
 
-    GEN uses up candidates that are not tried yet before it samples another one. Parallel simulations (``leaves``) draw
-    from the same posteriors, and no two of them try the same edge.
+    GEN uses up candidates that are not tried yet before it samples another one.
     """
 
     async def grow(self, growth: Growth) -> None:
         posteriors = _Posteriors(growth, np.random.default_rng(derive_seed(growth.tree.seed, "thompson sampling")))
-        while (room := self.simulations_allowed(growth)) and not growth.tree.root.exhausted:
-            claimed = set[int]()
-            paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
-            while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
-                await self._expand(growth, waiting)
-                stuck = {id(path) for path in waiting if not self._follow_sample(growth, path, posteriors, claimed)}
-                paths = [path for path in paths if id(path) not in stuck]
-            await self.step(growth, [path for path in paths if path and path[-1].child is None])
-            for path in paths:
-                if path and path[-1].child is not None:
-                    self._finish(growth, path, posteriors, claimed)
+        while self.simulations_allowed(growth) and not growth.tree.root.exhausted:
+            path = await self._simulate(growth, posteriors)
+            if not path:
+                return
+            if path[-1].child is not None:
+                self._finish(growth, path, posteriors)
 
-    def _descend(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
-        """Extend ``path`` to an edge that is not tried yet, to a state that needs a candidate, or to an end. Returns
-        False if other simulations of the batch already take every way on.
-
-        Args:
-            claimed: the edges, by ``id``, that simulations of this batch step through; this simulation's edge is added.
-        """
+    async def _simulate(self, growth: Growth, posteriors: _Posteriors) -> Path:
+        """The path to a new child, which is stepped, or to a state that nothing continues."""
+        path = Path()
         while not self._closed(node := last_node(growth, path)):
             choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
-            untried = _untried(node, claimed)
+            untried = _untried(node)
             can = untried is not None or not node.edges or may_sample_new(node)
-            if not can and not choices:
-                return False
             if can and (not choices or posteriors.prefers_new(node, choices)):
+                if untried is None:
+                    await self.sample(growth, [node], [1], may_widen=True)
+                    untried = _untried(node)
                 if untried is not None:
-                    claimed.add(id(untried))
                     path.append(untried)
-                return True
-            path.append(posteriors.best(choices))
-        return True
+                    await self.step(growth, [path])
+                    return path
+                if node.samples and not self._closed(node):  # a known call: go on below it
+                    latest = merge_key(node.samples[-1])
+                    path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
+            elif choices:
+                path.append(posteriors.best(choices))
+            else:
+                return path
+        return path
 
     def _closed(self, node: Node) -> bool:
         return node.exhausted or self.is_end(node)
 
-    def _needs_candidates(self, growth: Growth, path: Path) -> bool:
-        return not (path and path[-1].child is None) and not self._closed(last_node(growth, path))
-
-    async def _expand(self, growth: Growth, paths: Sequence[Path]) -> None:
-        nodes = [last_node(growth, path) for path in paths]
-        await self.sample(growth, nodes, [1] * len(nodes), may_widen=True)
-
-    def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
-        """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or
-        else through the latest one and on below it. Returns False if another simulation of the batch steps through that
-        one."""
-        node = last_node(growth, path)
-        if not node.edges:  # the policy could not read the state, so it is an end
-            return bool(path)
-        if (edge := _untried(node, claimed)) is not None:
-            claimed.add(id(edge))
-            path.append(edge)
-            return True
-        if not node.samples:  # its actions are those that the environment lists, and all are claimed
-            return False
-        latest = merge_key(node.samples[-1])
-        path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
-        return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)
-
-    def _finish(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> None:
+    def _finish(self, growth: Growth, path: Path, posteriors: _Posteriors) -> None:
         """Back up a simulation, and record its return at every edge."""
-        before, leaf = [edge.value_sum for edge in path], last_node(growth, path)
+        before, leaf, is_new = [edge.value_sum for edge in path], last_node(growth, path), not path[-1].visits
         leaf.exhausted |= self.is_end(leaf)
         self.back_up(growth, path)
         mark_exhausted(growth, path)
         if leaf.unknown:
             return
         for edge, earlier in zip(path, before, strict=True):
-            seen, generated = posteriors.of(edge), edge is path[-1] and id(edge) in claimed
-            found = edge.value_sum - earlier
+            seen, found = posteriors.of(edge), edge.value_sum - earlier
             growth.value_range.include(found)  # ``back_up`` includes only Q, a mean of returns
-            (seen.first if generated else seen.later).append(found)
+            (seen.first if is_new and edge is path[-1] else seen.later).append(found)
 
 
-def _untried(node: Node, claimed: set[int]) -> Edge | None:
-    """The first candidate of ``node`` that has no child and that no other simulation of the batch steps through."""
-    return next((edge for edge in node.edges if edge.child is None and id(edge) not in claimed), None)
+def _untried(node: Node) -> Edge | None:
+    return next((edge for edge in node.edges if edge.child is None), None)

@@ -89,7 +89,7 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
         why = f"{done.left_out[0]}" if done.left_out else "give JSON lines with messages, or OTLP's JSON"
         raise UserError(f"{file} holds no transcript that can be imported: {why}")
     numbers = Counter[str]()
-    for tree in trees:  # a mark knows its tree by the task and the seed
+    for tree in trees:  # traces know their tree by the task and the seed
         tree.seed = numbers[tree.task.id]
         numbers[tree.task.id] += 1
     with Run.create(out, config, resume=False) as run:
