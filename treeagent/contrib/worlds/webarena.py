@@ -47,10 +47,22 @@ KNOWN = {
 """The digest of each app at commit 1ca7781. Its verifiers import requests, re, datetime and collections alone."""
 _NOW = 1_772_366_400
 """The time at which every episode begins, in seconds: 1 March 2026, 12:00 UTC."""
-_SETTLE_MS, _PATIENCE_MS = 500, 3000
-"""How far the page's clock is set forward after each action, and how long an element may not be ready for it."""
+_SETTLE_MS = 500
+"""How far the page's clock is set forward after each action."""
 _SCRIPT = "(() => { let seed = 1; Math.random = () => (seed = (seed * 48271) % 2147483647) / 2147483647; })()"
 """Random numbers that are equal in each episode (Park and Miller's generator)."""
+_SETTLE = """async () => {
+  for (const each of document.getAnimations()) try { each.finish() } catch { each.cancel() }
+  await (await fetch("/api/state")).text()
+}"""
+"""Ends what moves by real time, and waits for the requests that the page has made before."""
+_REACH = """each => {
+  each.scrollIntoViewIfNeeded()
+  const box = each.getBoundingClientRect()
+  const found = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2)
+  return !each.disabled && (each.contains(found) || found?.closest("label")?.control === each)
+}"""
+"""Whether a click would reach an element. Playwright's own check has a time limit, so that it depends on the load."""
 _LAYOUT = re.compile(r"\s*- generic \[ref=\w+\]:?")
 
 
@@ -164,33 +176,41 @@ class WebArenaEnv(Env):
     async def _look(self, page: Any) -> str:
         """Let the page settle, and read its accessibility tree without elements that are layout alone."""
         await page.mouse.move(0, 0)  # which hides what only a pointer shows
+        await page.evaluate(_SETTLE)
         await page.clock.run_for(_SETTLE_MS)
-        await page.evaluate("fetch('/api/state').then(answer => answer.text())")  # after the page's own requests
+        await page.evaluate(_SETTLE)
         tree = (await page.aria_snapshot(mode="ai")).replace(" [cursor=pointer]", "")
         return "\n".join(line for line in tree.splitlines() if not _LAYOUT.fullmatch(line))
 
     async def _act(self, page: Any, call: ToolCall) -> tuple[str, str]:
         """Make a call. Returns why this is impossible, or an empty text, and the page."""
         from playwright.async_api import Error
-        from playwright.async_api import TimeoutError as Unready
 
         given, error = {name: str(value) for name, value in call.arguments.items()}, ""
-        target = page.locator(f"aria-ref={given.get('ref')}")
         try:
-            match call.name:
-                case "press":
-                    await page.keyboard.press(given["key"])
-                case "type":
-                    await target.fill(given["text"], timeout=_PATIENCE_MS)
-                case "select":
-                    await target.select_option(label=given["option"], timeout=_PATIENCE_MS)
-                case _:
-                    await target.click(timeout=_PATIENCE_MS)
-        except Unready:
-            error = f"element {given['ref']} is hidden, covered or disabled"
+            if call.name == "press":
+                await page.keyboard.press(given["key"])
+            else:
+                error = await self._use(page, call.name, given)
         except Error as refused:
             error = str(refused).splitlines()[0]
         return error, await self._look(page)
+
+    async def _use(self, page: Any, tool: str, given: Mapping[str, str]) -> str:
+        """Use an element. Returns why this is impossible, or an empty text."""
+        target = await page.query_selector(f"aria-ref={given['ref']}")
+        if target is None or not await target.evaluate(_REACH):
+            return f"element {given['ref']} is hidden, covered or disabled"
+        if tool == "click":
+            await target.click(force=True)
+        elif tool == "type":
+            await target.fill(given["text"], force=True)
+        else:
+            labels = await target.evaluate("each => [...each.options ?? []].map(one => one.label)")
+            if given["option"] not in labels:
+                return f"element {given['ref']} has no option {given['option']}"
+            await target.select_option(label=given["option"], force=True)
+        return ""
 
 
 def digest(folder: Path) -> str:
