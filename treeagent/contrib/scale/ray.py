@@ -1,13 +1,13 @@
 """Run jobs on a Ray cluster, wherever it has room.
 
 Each worker is a long-lived actor, which keeps the checkpoint and the environment of its last job loaded. If an actor is
-lost, its job is run again; this is safe, because a job writes its results to disk atomically.
+lost, Ray runs its job again; this is safe, because a job writes its results to disk atomically.
 """
 
 import logging
 import os
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -38,15 +38,14 @@ _STORE_BYTES = 80 << 20
 
 
 class RayWorkers:
-    """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
+    """Workers like ``processes.Processes``, but as actors of a Ray cluster, which restarts lost ones."""
 
     def __init__(self, scale: Scale, count: int, config: RunConfig) -> None:
         """Join the cluster, or start one that ends with this process; this takes seconds."""
         self._count = count
         _connect(scale, count)
-        self._actor = ray.remote(
-            num_cpus=1, num_gpus=scale.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
-        )(_Worker)
+        options = {"num_cpus": 1, "num_gpus": scale.gpus_per_worker, "scheduling_strategy": "SPREAD"}
+        self._actor = ray.remote(**options, max_restarts=-1, max_task_retries=_TRIES - 1)(_Worker)
         self._workers: list[Any] = []
         self._start()
 
@@ -55,45 +54,25 @@ class RayWorkers:
     ) -> Iterator[tuple[Job, Result]]:
         if not self._workers:
             self._start()
-        waiting, idle = deque(range(len(jobs))), deque[int]()
-        # For each pending reference, the worker and the number of its job; None while the worker prepares.
-        held = dict[Any, tuple[int, int | None]]()
+        waiting, running = deque(jobs), dict[Any, tuple[Any, Job]]()
 
-        def prepare(worker: int) -> None:
-            held[self._workers[worker].prepare.remote(os.getcwd())] = worker, None
+        def assign_job(worker: Any) -> None:
+            if waiting:
+                job = waiting.popleft()
+                running[worker.run.remote(work, job, self._events, os.getcwd())] = worker, job
 
-        for worker in range(self._count):
-            prepare(worker)
-        losses: Counter[tuple[int | None, int | None]] = Counter()
-        finished: list[tuple[int, Any]] = []
         try:
-            while True:
-                while waiting and idle:
-                    worker, number = idle.popleft(), waiting.popleft()
-                    held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
+            for worker in self._workers:
+                assign_job(worker)
+            while running:
+                done, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_SECONDS)
                 for event in self._events.get_nowait_batch(self._events.qsize()):
                     on_event(event)
-                for number, result in finished:
-                    yield jobs[number], result
-                if not waiting and all(job is None for _, job in held.values()):
-                    return
-                finished = []
-                done, _ = ray.wait(list(held), num_returns=1, timeout=_POLL_SECONDS)
                 for reference in done:
-                    worker, job = held.pop(reference)
-                    result, lost = _outcome(reference)
-                    if lost is None:
-                        idle.append(worker)
-                        finished += [] if job is None else [(job, result)]
-                        continue
-                    loss = (worker, None) if job is None else (None, job)
-                    losses[loss] += 1
-                    if losses[loss] == _TRIES:
-                        raise WorkerLost(_loss_message(lost, job)) from lost
-                    waiting.extendleft([] if job is None else [job])
-                    ray.kill(self._workers[worker])  # it may still be running, but unreachable
-                    self._workers[worker] = self._actor.remote()
-                    prepare(worker)
+                    worker, job = running.pop(reference)
+                    result = _result(reference)
+                    assign_job(worker)  # before the yield, since the caller may take a long time
+                    yield job, result
         except BaseException:  # also GeneratorExit, if the caller stops early
             self.kill()
             raise
@@ -117,8 +96,8 @@ class RayWorkers:
 class _Worker:
     """The actor class."""
 
-    def prepare(self, folder: str) -> None:
-        """Prepare for jobs: change to ``folder``, which relative paths refer to."""
+    def run(self, work: Callable[[Job, Emit], Result], job: Job, events: Queue, folder: str) -> Result:
+        """Run a job in ``folder``, which relative paths refer to."""
         torch.set_num_threads(1)  # whatever threads says: that is a number for the workers of one machine
         try:
             os.chdir(folder)
@@ -127,8 +106,6 @@ class _Worker:
                 f"a worker on {ray.util.get_node_ip_address()} cannot enter {folder}, where the run was started "
                 f"({error.strerror}): all machines of the cluster want the same disk at the same place"
             ) from None
-
-    def run(self, work: Callable[[Job, Emit], Result], job: Job, events: Queue) -> Result:
         return work(job, events.put)
 
 
@@ -148,36 +125,23 @@ def _connect(scale: Scale, count: int) -> None:
             ) from None
         return
     options: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "logging_level": logging.WARNING}
-    try:
-        ray.init(address="local", num_cpus=count, include_dashboard=False, **options)
-    except Exception as error:  # Ray has no specific error for a part that does not start within its 30 seconds
-        why = " ".join(str(error).split())
-        raise UserError(
-            f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
-            "short path that can be written to, or run without --ray"
-        ) from error
+    ray.init(address="local", num_cpus=count, include_dashboard=False, **options)
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
         raise UserError(f"--gpus-per-worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
 
 
-def _outcome(reference: Any) -> tuple[Any, RayError | None]:
-    """Return (the worker's result, None), or (None, an error that says how the worker was lost). An exception of the
-    job is raised, with its traceback as a note."""
+def _result(reference: Any) -> Any:
+    """The worker's result. An exception of the job is raised, with its traceback as a note."""
     try:
-        return ray.get(reference), None
+        return ray.get(reference)
     except RayTaskError as error:
         cause: Exception = error.cause
         cause.add_note(str(error))
         raise cause from None
     except RayError as error:
-        return None, error
-
-
-def _loss_message(error: RayError, job: int | None) -> str:
-    reason = str(error).strip().splitlines()[-1].split(". ")[0]
-    when = "as it started" if job is None else "at the same job"
-    return (
-        f"a worker was lost {_TRIES} times {when}, the last time by this: {reason}; correct that, or take "
-        "fewer workers if memory is short, then continue with --resume"
-    )
+        reason = str(error).strip().splitlines()[-1].split(". ")[0]
+        raise WorkerLost(
+            f"a worker was lost {_TRIES} times at the same job, the last time by this: {reason}; correct that, or take "
+            "fewer workers if memory is short, then continue with --resume"
+        ) from error
