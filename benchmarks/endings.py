@@ -35,7 +35,7 @@ ENDS = ("finished at the goal", "finished elsewhere", "at the goal, not finished
 
 
 def at_goal(env: PlanningEnv) -> bool:
-    return env.problem.goal.holds(env.visit.state)
+    return env.problem.solved(env.visit.state)
 
 
 def play(env: PlanningEnv, tree: Tree, edges: Sequence[Edge]) -> Iterator[bool]:
