@@ -1,10 +1,11 @@
-"""What the proxy of ``treeagent proxy`` costs: its throughput against the bare generator, and its memory.
+"""What ``treeagent proxy`` costs and gives: throughput against the bare generator, memory, and search behind it.
 
     .venv/bin/python -m benchmarks.doors
 
 Clients in another process play conversations at once against the proxy, before a Qwen3 with random weights on one
 thread. The bare generator then answers the same prompts, all conversations of a turn in one call. Seconds are CPU
 seconds of the process that holds the model. Memory is measured after a tenth of the conversations and after all.
+Search drives the agent of tests/contrib/doors/safe.py, against independent plays with as many tokens.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +22,19 @@ import httpx
 import torch
 
 from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
+from benchmarks.record import ROOT, Row
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
-from treeagent.contrib.doors import proxied
+from treeagent.contrib.doors import proxied, searched
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.trees import stored_trees
+from treeagent.search.node import solved
 
-QUESTION = "What does the proxy cost beside the generator, and does its memory grow?"
+QUESTION = "What does the proxy cost beside the generator, does its memory grow, and what does search behind it add?"
 TEXTS = ("Thought: look for a red lamp\nAction: search[red lamp]", "page 1 of 3\n[B12] a lamp $9")
 
 
@@ -63,11 +68,12 @@ def clients(address: str, first: int, count: int, turns: int, at_once: int) -> f
 def main() -> None:
     options = repeating(__doc__, "doors", rounds=3)
     options.add_argument("--widths", type=int, nargs="*", default=[64, 384], help="of the models")
-    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--layers", type=int, default=6)
     options.add_argument("--at-once", type=int, default=100)
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--new", type=int, default=32, help="most tokens of an answer")
     options.add_argument("--conversations", type=int, default=10_000, help="for the memory")
+    options.add_argument("--safes", type=int, default=12, help="for the search")
     arguments = options.parse_args()
     torch.set_num_threads(1)
 
@@ -120,7 +126,24 @@ def main() -> None:
                 clients(address, tenth, arguments.conversations - tenth, 1, 32)
                 return {"MiB after a tenth": early, "MiB after all": memory("VmRSS")}
 
-    digest = options_digest(arguments, "widths", "conversations")
+    def opened(arm: str, method: str, seed: int, digest: str) -> Row:
+        """How many safes of five digits the agent opens, with the tokens of about 21 turns for each."""
+        from safe import agent
+        from toy_llama import tokenizer
+
+        plugged = ["environment.name=safe:Safe", "policy.generator=safe:Guesses", f"search.method={method}"]
+        limits = ["environment.max_steps=8", "search.limits={generated_tokens=1400}", "workers=1", f"seed={seed}"]
+        config = settings(*plugged, *limits, f"collect.tasks={arguments.safes}")
+        with tempfile.TemporaryDirectory() as name:
+            model = random_model(tokenizer(), ScratchConfig(vocabulary=320, layers=1, width=16, heads=2, context=64), 0)
+            policy = save_checkpoint(Checkpoint(model, tokenizer()), Path(name) / "policy")
+            searched(policy, config, f"{name}/run", agent)
+            trees = list(stored_trees(Path(name) / "run/trees"))
+        row = Row(arm, seed, digest, solved="".join(str(int(solved(tree))) for tree in trees))
+        steps = sum(tree.budget.environment_steps for tree in trees)
+        return replace(row, environment_steps=steps, generated_tokens=sum(t.budget.generated_tokens for t in trees))
+
+    digest = options_digest(arguments, "widths", "conversations", "safes")
     with record_of(arguments, QUESTION) as record:
         for width in arguments.widths:
 
@@ -131,6 +154,11 @@ def main() -> None:
         if arguments.conversations:
             arm = f"{arguments.conversations} conversations"
             add_rounds(record, 1, digest, [arm], lambda number: {arm: growth()})
+        sys.path += [str(ROOT / "tests" / folder) for folder in ("contrib/doors", "generators")]
+        for seed, method in product(range(arguments.rounds if arguments.safes else 0), ("mcts", "best_of_n")):
+            if not record.has(arm := f"{arguments.safes} safes, {method}", seed, digest):
+                record.add(row := opened(arm, method, seed, digest))
+                print(f"{seed}: {arm}: {row.solved}, {row.generated_tokens:.0f} tokens", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,9 @@ def door(
     policy = LLMPolicy(generator or Scripted(), ChatFormat(tokenizer()))
     config = load_config(None, ["policy.format=tools", *settings])
     with Run.create(out, config, resume=resume) as run:
-        proxy = Proxy(policy, Capture(run, "tiny", group, policy.forget), config, "tiny", verifier)
-        with running(proxy.app(key)) as address:
+        capture = Capture(run, "tiny", group)
+        proxy = Proxy(policy, capture, config, "tiny", verifier)
+        with closing(capture), running(proxy.app(key)) as address:
             yield address
 
 

@@ -182,7 +182,7 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path) -> None:
         large = post(URL, content=b" " * 50_000_000)
         assert large.status_code == 413 and "send less" in sentence(large)
         assert "one answer" in sentence(post(URL, json=asked("hi", n=2)))
-        assert "no JSON" in sentence(post(URL, content=b"{"))
+        assert "no chat completion" in sentence(post(URL, content=b"{"))
         assert "no episode" in sentence(post("/e/x/v1/outcomes", json={"reward": 1}))
         assert "NUMBER" in sentence(post("/v1/outcomes", json={"episode": "x", "reward": "much"}))
         assert "web pages" in sentence(httpx.get(f"{address}/v1/models", headers={"origin": "http://evil"}))
@@ -247,7 +247,7 @@ def test_memory_does_not_grow_with_the_conversations(tmp_path: Path, monkeypatch
                 http.post(f"{name}/outcomes", json={"reward": 1}).raise_for_status()
         (held,) = seen
         assert len(held.plays) <= 8 and len(held.groups) <= 8 and len(held.threads) <= 8 * 4
-        assert len(held._numbers) <= 8 and len(held.closed) <= 16
+        assert len(held.closed) <= 16
     assert len(trees_in(tmp_path / "run")) == 150
 
 

@@ -50,7 +50,7 @@ def config() -> RunConfig:
 @pytest.fixture
 def address(checkpoint: Path, config: RunConfig) -> Iterator[str]:
     server = Server(Planner(checkpoint, config), "policy")
-    with running(application("policy", "", {"/v1/chat/completions": server.chat}, lambda: None)) as found:
+    with running(application("policy", "", {"/v1/chat/completions": server.chat})) as found:
         yield found
 
 

@@ -64,7 +64,7 @@ class Play:
 
     id: str
     place: tuple[str, int]
-    """The task, and the number of its group."""
+    """The task, and the number of its group among the open ones."""
     named: bool
     """Whether the client names the episode."""
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
@@ -148,8 +148,9 @@ def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tu
 class Capture:
     """The plays of a run, by the names under which clients ask for them."""
 
-    def __init__(self, run: Run, policy: str, group: int, forget: Callable[[], None]) -> None:
-        self.run, self.policy, self.group, self.forget = run, policy, group, forget
+    def __init__(self, run: Run, policy: str, group: int) -> None:
+        self.run, self.policy, self.group = run, policy, group
+        self.forget: Callable[[], None] = lambda: None  # of the proxy: drops the texts of earlier conversations
         self.plays: dict[str, Play] = {}
         self.groups = OrderedDict[tuple[str, int], list[Play]]()
         """The plays of each task by n; the group that was silent for longest comes first."""
@@ -157,7 +158,6 @@ class Capture:
         """Plays by the ids of their answers and, if the client names no episode, by what continues them."""
         self.ended = OrderedDict[str, float]()
         self.closed: list[tuple[str, list[Play]]] = []
-        self._numbers: dict[str, int] = {}
         self._count = 0
         self._trees = sum(read_as(lambda record: 1, run.trees, COLLECTED))
         self._file = appendable(run.path / JOURNAL)
@@ -187,11 +187,10 @@ class Capture:
 
     def _begin(self, name: str, task: str, named: bool) -> Play:
         self._count += not named
-        number = self._numbers.get(task, 1)
-        while len(self.groups.get((task, number), ())) >= self.group:
-            number += 1
-        self._numbers[task] = number
-        self.plays[name] = play = Play(name, (task, number), named)
+        places = [each for each in self.groups if each[0] == task]
+        free = [each for each in places if len(self.groups[each]) < self.group]
+        place = free[0] if free else (task, max((number for _, number in places), default=0) + 1)
+        self.plays[name] = play = Play(name, place, named)
         self.groups.setdefault(play.place, []).append(play)
         if len(self.groups) > _OPEN:
             self._close(next(iter(self.groups)))
@@ -248,8 +247,6 @@ class Capture:
     def _close(self, place: tuple[str, int]) -> None:
         plays = self.groups.pop(place)
         self.closed.append((place[0], plays))
-        if self._numbers.get(place[0]) == place[1]:
-            del self._numbers[place[0]]  # so that many tasks take no memory; no open group has this number
         for play in plays:
             self.plays.pop(play.id, None)
             for name in play.names:

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.cli import options
@@ -55,7 +56,10 @@ class Proxy:
                 task = self._asked[place] = asyncio.create_task(self._answer(play, asked))
                 task.add_done_callback(lambda done: self._asked.pop(place, None))
             turn = await asyncio.shield(self._asked[place])  # a client that goes away may ask again
-        return wire.answered(turn.said, asked, self.model, {"treeagent": {"episode": play.id, "task": play.place[0]}})
+        told = {"treeagent": {"episode": play.id, "task": play.place[0]}}
+        if asked.body.get("stream"):
+            return StreamingResponse(wire.chunks(turn.said, asked, self.model, told), media_type="text/event-stream")
+        return JSONResponse(wire.completion(turn.said, self.model, told))
 
     async def _answer(self, play: Play, asked: Asked) -> Turn:
         form = self.speaker.format(asked.tools)
@@ -87,22 +91,8 @@ class Proxy:
         self.capture.end(episode, reward)
         return JSONResponse({"episode": episode, "reward": reward})
 
-    def endpoints(self) -> dict[str, wire.Endpoint]:
-        return {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes}
-
     def app(self, key: str) -> Starlette:
-        return wire.application(self.model, key, self.endpoints(), self.capture.close)
-
-
-@contextmanager
-def _opened(
-    checkpoint: Path, config: RunConfig, out: Path, group: int, verifier: Verifier | None, resume: bool
-) -> Iterator[Proxy]:
-    config, _, policy = loaded(checkpoint, config)
-    with Run.create(out, config, resume=resume) as run:
-        run.record_checkpoint(COLLECTED, checkpoint)
-        capture = Capture(run, checkpoint_name(checkpoint, out), group, policy.forget)
-        yield Proxy(policy, capture, config, wire.model_name(checkpoint), verifier)
+        return wire.application(self.model, key, {"/v1/chat/completions": self.chat, "/v1/outcomes": self.outcomes})
 
 
 @contextmanager
@@ -119,11 +109,14 @@ def proxied(
 ) -> Iterator[str]:
     """Context in which a proxy runs in this process; yields its address, such as ``http://127.0.0.1:8700``. At its end
     all trees are in the run ``out``."""
-    with (
-        _opened(Path(checkpoint), config, Path(out), group, verifier, resume) as proxy,
-        wire.running(proxy.app(key), port) as address,
-    ):
-        yield address
+    checkpoint, out = Path(checkpoint), Path(out)
+    config, _, policy = loaded(checkpoint, config)
+    with Run.create(out, config, resume=resume) as run:
+        run.record_checkpoint(COLLECTED, checkpoint)
+        capture = Capture(run, checkpoint_name(checkpoint, out), group)
+        proxy = Proxy(policy, capture, config, wire.model_name(checkpoint), verifier)
+        with closing(capture), wire.running(proxy.app(key), port) as address:
+            yield address
 
 
 def send_outcome(base_url: str, reward: float) -> None:
@@ -168,6 +161,6 @@ def proxy_command(
 
         return searched(policy, settings, out, resolve("search.method", search, {}), resume=resume)
     check: Verifier | None = None if verifier is None else resolve("rewards.function", verifier, {})
-    with _opened(policy, settings, out, group, check, resume) as proxy:
-        Terminal().print(f"model {proxy.model} at http://127.0.0.1:{port}/v1, trees in {out}; Ctrl-C ends it")
-        wire.server(proxy.app(key), port).run()
+    with proxied(policy, settings, out, group=group, verifier=check, key=key, port=port, resume=resume) as address:
+        Terminal().print(f"model {wire.model_name(policy)} at {address}/v1, trees in {out}; Ctrl-C ends it")
+        threading.Event().wait()

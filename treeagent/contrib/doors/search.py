@@ -155,7 +155,7 @@ def searched(
     proxy = Proxy(policy, plays, config, wire.model_name(checkpoint), None)
     with (
         Run.create(out, config, resume=resume) as run,
-        wire.running(wire.application(proxy.model, "", proxy.endpoints())) as address,
+        wire.running(proxy.app("")) as address,
         ThreadPoolExecutor(32) as threads,
     ):
         run.record_checkpoint(COLLECTED, checkpoint)

@@ -7,6 +7,7 @@ ends, the policy goes on greedily: for one seed these are the answers of ``treea
 """
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -272,6 +273,6 @@ def serve_command(
     policy = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, False, trust, Path("."), policy)
     server = Server(Planner(policy, settings), wire.model_name(policy))
-    Terminal().print(f"model {server.model} at http://127.0.0.1:{port}/v1; Ctrl-C ends it")
-    made = wire.application(server.model, key, {"/v1/chat/completions": server.chat})
-    wire.server(made, port).run()
+    with wire.running(wire.application(server.model, key, {"/v1/chat/completions": server.chat}), port) as address:
+        Terminal().print(f"model {server.model} at {address}/v1; Ctrl-C ends it")
+        threading.Event().wait()

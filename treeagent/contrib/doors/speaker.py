@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -72,13 +71,8 @@ class Format:
 
     def _foreign(self, message: TranscriptMessage) -> Message:
         """A turn that was not sampled here."""
-        texts = [self.grammar.write("", call) for _, call in message.calls]
-        if self.grammar.calls == "text" and not texts:
-            text = message.content  # the whole turn, with its marks
-        elif message.thought or not texts:
-            text = "\n".join([self.grammar.write(message.thought, message.content), *texts]).rstrip()
-        else:
-            text = "\n".join(filter(None, [message.content, *texts]))
+        texts = [message.content, *(self.grammar.write("", call) for _, call in message.calls)]
+        text = "\n".join(filter(None, texts))
         return Message("assistant", text, self.chat.encode_action(text))
 
     def pause(self, stops: Sequence[str]) -> Pause | None:
@@ -143,12 +137,8 @@ class _Waiting:
     limit: int
     pause: Pause | None
     form: Form | None
-    stops: tuple[int, ...]
+    """Requests with equal ones share a batch."""
     answer: "asyncio.Future[Sample | Failure]"
-
-    def fits(self, other: "_Waiting") -> bool:
-        """Whether both may share a batch."""
-        return self.form is other.form and self.stops == other.stops
 
 
 def loaded(checkpoint: Path, config: RunConfig) -> tuple[RunConfig, Actors, LLMPolicy]:
@@ -166,7 +156,7 @@ class Speaker:
     def __init__(self, policy: LLMPolicy, config: RunConfig) -> None:
         self.policy, self.config = policy, config
         self.generator: Generator = policy.generator
-        self._formats = OrderedDict[str, Format]()
+        self._formats = dict[str, Format]()
         self._queue = list[_Waiting]()
         self._runner: asyncio.Task[None] | None = None
         self._calls = set[asyncio.Task[None]]()
@@ -179,10 +169,9 @@ class Speaker:
     def format(self, tools: Sequence[ToolSpec]) -> Format:
         key = tools_key(tools)
         if key not in self._formats:
+            if len(self._formats) >= _FORMATS:
+                self._formats.clear()
             self._formats[key] = Format(self.policy, self.config, tools)
-            if len(self._formats) > _FORMATS:
-                self._formats.popitem(last=False)
-        self._formats.move_to_end(key)
         return self._formats[key]
 
     def forget(self) -> None:
@@ -204,7 +193,6 @@ class Speaker:
             min(asked.limit or settings.max_new_tokens, settings.max_new_tokens),
             form.pause(asked.stop),
             form.form(asked.choice) if forced else None,
-            (form.chat.stop_id, *form.chat.other_stops),
             asyncio.get_running_loop().create_future(),
         )
         self._queue.append(waiting)
@@ -216,9 +204,9 @@ class Speaker:
         while self._queue:
             if not self.generator.concurrent:
                 await self._gather()
-            first = self._queue[0]
-            batch = [each for each in self._queue if each.fits(first)]
-            self._queue = [each for each in self._queue if not each.fits(first)]
+            form = self._queue[0].form
+            batch = [each for each in self._queue if each.form is form]
+            self._queue = [each for each in self._queue if each.form is not form]
             self._recent = [self._recent[1], {each.who for each in batch}]
             if self.generator.concurrent:
                 self._calls.add(call := asyncio.create_task(self._answer(batch)))
@@ -240,8 +228,8 @@ class Speaker:
             [each.prompt for each in batch],
             1,
             [each.seed for each in batch],
-            stop_id=batch[0].stops[0],
-            other_stops=batch[0].stops[1:],
+            stop_id=self.policy.chat.stop_id,
+            other_stops=self.policy.chat.other_stops,
             max_new_tokens=[each.limit for each in batch],
             temperature=self.policy.temperature,
             pauses=[each.pause for each in batch],

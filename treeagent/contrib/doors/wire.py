@@ -6,8 +6,8 @@ The server listens on 127.0.0.1 and answers only requests whose ``Host`` is this
 import hmac
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -19,7 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from treeagent.contrib.traces.transcripts import TranscriptMessage, messages_of
@@ -120,8 +120,6 @@ def read_request(body: bytes, model: str) -> Asked:
             None if limit is None else max(int(limit), 1),
             row,
         )
-    except orjson.JSONDecodeError:
-        raise UserError("the body is no JSON") from None
     except UserError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -145,13 +143,6 @@ def completion(said: Said, model: str, extra: Json) -> Json:
         message["tool_calls"] = said.tool_calls()
     choice = {"index": 0, "message": message, "finish_reason": said.finish, "logprobs": None}
     return said.head(model, "chat.completion") | {"choices": [choice]} | said.usage() | extra
-
-
-def answered(said: Said, asked: Asked, model: str, extra: Json) -> Response:
-    """The answer as a response, or as a stream where the client wants one."""
-    if asked.body.get("stream"):
-        return StreamingResponse(chunks(said, asked, model, extra), media_type="text/event-stream")
-    return JSONResponse(completion(said, model, extra))
 
 
 def chunks(said: Said, asked: Asked, model: str, extra: Json) -> Iterator[bytes]:
@@ -185,9 +176,7 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-def application(
-    model: str, key: str, endpoints: Mapping[str, Endpoint], on_end: Callable[[], None] = lambda: None
-) -> Starlette:
+def application(model: str, key: str, endpoints: Mapping[str, Endpoint]) -> Starlette:
     """The server's application: ``/v1/models``, and ``endpoints`` by their paths, each also under ``/e/EPISODE``."""
 
     async def models(request: Request) -> Response:
@@ -214,11 +203,6 @@ def application(
 
         return answer
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        on_end()
-
     served = {**endpoints, "/v1/responses": responses, "/v1/models": models}
     routes = [
         Route(start + path, guarded(endpoint), methods=["GET" if endpoint is models else "POST"])
@@ -226,20 +210,15 @@ def application(
         for start in ("", "/e/{episode}")
     ]
     handlers: Mapping[Any, Any] = {HTTPException: refused, UserError: refused, ClientDisconnect: refused}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-
-
-def server(app: Starlette, port: int) -> uvicorn.Server:
-    """The server of an application on 127.0.0.1."""
-    # A connection stays open while its agent is busy: a request on one that was just closed would be lost.
-    options: Json = {"log_level": "warning", "timeout_keep_alive": 600, "timeout_graceful_shutdown": 5}
-    return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, access_log=False, **options))
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 @contextmanager
 def running(app: Starlette, port: int = 0) -> Iterator[str]:
-    """Context in which a thread serves the application; yields its address. Port 0 is any free one."""
-    served = server(app, port)
+    """Context in which a thread serves the application on 127.0.0.1; yields its address. Port 0 is any free one."""
+    # A connection stays open while its agent is busy: a request on one that was just closed would be lost.
+    options: Json = {"log_level": "warning", "timeout_keep_alive": 600, "timeout_graceful_shutdown": 5}
+    served = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, access_log=False, **options))
     thread = threading.Thread(target=served.run, daemon=True)
     thread.start()
     while not served.started:
