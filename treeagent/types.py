@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 Role = Literal["system", "user", "person", "assistant"]
 """Who says a message. After the agent's first turn, "user" is the environment; "person" is someone who speaks to it."""
@@ -168,8 +168,7 @@ class State:
     """The environment's own key of this state (``Env.state_key``), without the steps used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):  # as ``Estimate``, made in a quarter of the time of a frozen dataclass
     """The result of one step of a dynamics."""
 
     state: State
@@ -188,7 +187,7 @@ class Transition:
     """Environment steps spent, including replayed steps."""
     error: str = ""
     """Why the dynamics cannot tell what follows. The step then does not count as a visit."""
-    info: Mapping[str, object] = field(default_factory=dict[str, object])
+    info: Mapping[str, object] = {}
     """What the environment says of the step beside its observation."""
 
 
@@ -225,8 +224,7 @@ class Proposal:
         return self.unlisted_tokens + chosen - self.shared_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A value function's estimate for one state."""
 
     value: float

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -156,7 +155,7 @@ def test_the_known_best_leaf_is_found(seed: int) -> None:
 def test_a_reward_that_is_no_number_is_an_error_of_its_tree(reward: float) -> None:
     class Broken(Maze):
         async def step(self, state: State, action: Action) -> Transition:
-            return replace(await super().step(state, action), reward=reward)
+            return (await super().step(state, action))._replace(reward=reward)
 
     [tree] = grow(AllPolicy("a", "b"), Broken(), SearchConfig(), HashValue())
     assert f"reward {reward}" in tree.error

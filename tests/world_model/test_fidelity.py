@@ -103,7 +103,7 @@ class Oracle:
         if one is None:
             return Transition(after, origin="imagined")
         told = Transition(after, one.reward, terminated=one.terminated, invalid=one.invalid, origin="imagined")
-        return replace(told, **self.fault) if one.terminated else told  # type: ignore[arg-type]
+        return told._replace(**self.fault) if one.terminated else told  # type: ignore[arg-type]
 
 
 def audited(model: Oracle, held_out: list[Experience], **settings: object) -> Fidelity:

@@ -5,7 +5,7 @@ evaluation withholds rewards, and never calls the function."""
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -105,7 +105,7 @@ class RewardedDynamics:
         reward = await self._score(Step(state, action, transition))
         if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
             raise UserError(f"rewards.function gave {reward!r:.80}: return a finite number or None")
-        return replace(transition, reward=reward, outcome=transition.reward)
+        return transition._replace(reward=reward, outcome=transition.reward)
 
     async def _score(self, step: Step) -> float | None:
         if self._batch is None or self._batch[1].done():

@@ -83,7 +83,7 @@ class Search(Searcher):
         node: Node | None = last_node(growth, path)
         while node is not None and node.edges and not self.is_end(node):
             fresh, node.fresh = node.fresh, None
-            if fresh is None and self.prefers_new(growth, node, c_init):
+            if fresh is None and node.unseen and self.prefers_new(growth, node, c_init):
                 break
             edge = self._best_edge(growth, node, fresh or node.edges, c_init)
             if edge is None:
@@ -179,9 +179,12 @@ def note_best_returns(growth: Growth, path: Sequence[Edge]) -> None:
 
 
 def _release(growth: Growth, path: Sequence[Edge]) -> None:
-    for edge, node in zip(path, growth.tree.states(path), strict=False):
+    node: Node | None = growth.tree.root
+    for edge in path:
+        assert node is not None
         edge.in_flight -= 1
         node.in_flight -= 1
+        node = edge.child
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -20,7 +20,7 @@ from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.gumbel import Halving
 from treeagent.search.node import Edge, Node, Path, Spent, Tree, path_return
 from treeagent.search.puct import LEAST_UNSEEN, ValueRange, given_edges, merge_key, sampled_edges
-from treeagent.search.together import Together
+from treeagent.search.together import Ask, Together
 from treeagent.types import (
     Dynamics,
     Estimate,
@@ -93,8 +93,9 @@ class Searcher(ABC):
     async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
         """One tree for each task, in order. Equal seeds give equal trees, whatever other tasks are searched at the same
         time. ``on_batch`` is called before every call of a model, and when a tree has stopped growing."""
-        models = ((self._propose, self.policy), (self._estimate, self.value))
-        asks = [ask for ask, model in models if not is_concurrent(model)]
+        asks: list[Ask] = [] if is_concurrent(self.policy) else [self._propose]
+        if self.value is not None and not is_concurrent(self.value):
+            asks.append(self.value.estimate)
         trees = list[Tree]()
         self.models = Together(asks, len(tasks), lambda: on_batch(trees) if on_batch else None)
         growths = await create_trees(self.dynamics, tasks, seeds, self.config.discount)
@@ -166,12 +167,9 @@ class Searcher(ABC):
         asked = [path for path in paths if not ((node := last_node(growth, path)).unknown or node.repeat)]
         if asked:
             states = [last_node(growth, path).state for path in asked]
-            for path, answer in zip(asked, await self.models.ask(self._estimate, growth.number, states), strict=True):
+            answers = await self.models.ask(self.value.estimate, growth.number, states)
+            for path, answer in zip(asked, answers, strict=True):
                 store_estimate(growth, path, answer)
-
-    async def _estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        assert self.value is not None
-        return await self.value.estimate(states)
 
     def simulations_allowed(self, growth: Growth) -> int:
         """How many simulations the tree may start in parallel; none after it failed or reached a limit."""

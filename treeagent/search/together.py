@@ -74,11 +74,12 @@ class Together:
 
     def _consider(self) -> None:
         """Call a model if all trees wait, or make sure that one is called in time."""
-        if self._calling is not None or not any(self._waiting.values()):
+        in_time = self._calling is not None or (self._ready > 0 and self._timer is not None)
+        if in_time or not any(self._waiting.values()):
             return
         if self._ready <= 0:
             self._start()
-        elif self._timer is None:
+        else:
             self._timer = asyncio.get_running_loop().call_later(MAX_WAIT * sum(self._took.values()), self._start)
 
     def _start(self) -> None:
