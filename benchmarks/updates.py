@@ -96,7 +96,6 @@ VARIANTS: Mapping[str, Variant] = {
     "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
     "awr": Variant(("distil",), ("update.targets.kind=weighted",)),
     "found": Variant(("distil",), FOUND),
-    "tree": Variant(("distil",), (*FOUND, "update.distil.contrast=1.0")),
     "dpo": Variant(("dpo",)),
     "dpo-trajectory": Variant(("dpo",), ("update.pairs.rule=trajectory",)),
     # No path returns 2, so that the imitation term holds the chosen actions alone.

@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from treeagent.generators.config import ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.learners.config import (
     Count,
-    DistilLoss,
     DPOLoss,
     GRPOLoss,
     Optimiser,
@@ -205,7 +204,7 @@ class CollectConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class DistilTraining(DistilLoss, Training):
+class DistilTraining(Training):
     """Distillation of the search's policy."""
 
     batch_size: Count = 32

@@ -57,23 +57,6 @@ def test_the_sampled_policy_becomes_the_target(
     assert logprobs(model, (5, 6, 7), temperature)[-1].exp().item() == pytest.approx(0.75, abs=0.05)
 
 
-@pytest.mark.parametrize("make", [make_model, make_unpackable], ids=["packed", "padded"])
-def test_the_preference_compares_all_chosen_actions_with_all_rejected_ones(
-    make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """Two states; in the first, two actions have a target, two are rejected and one, which search left open, is out."""
-    actions, model = [((7, 9), 0.75, False), ((8,), 0.25, False), ((9, 4), 0.0, True), ((5,), 0.0, True)], make()
-    first = tuple(Candidate(ids, (0.0,) * len(ids), target, (), bad) for ids, target, bad in actions)
-    alone = (Candidate((7,), (0.0,), 1.0), Candidate((6,), (0.0,), 0.0))
-    rows = [PolicyRow("a", (5, 6), (*first, alone[1])), PolicyRow("b", (4,), alone)]
-    total, length = crossed(model, rows)
-    good, good_too, bad, bad_too = (logprobs(model, (5, 6, *each.token_ids))[1:].sum().exp().item() for each in first)
-    preference = -math.log((good + good_too) / (good + good_too + bad + bad_too))
-    result = train_distil(model, tokenizer, rows, replace(ONE_STEP, contrast=2.0))
-    assert result.metrics["loss"] == pytest.approx((total + 2 * preference) / length, rel=1e-5)
-    assert result.metrics["rejected"] == pytest.approx((bad + bad_too) / 2, rel=1e-5)
-
-
 def test_no_states_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(NothingToLearn, match=r"update\.targets\.min_return"):
         train_distil(model, tokenizer, [], ONE_STEP)

@@ -51,9 +51,6 @@ def test_what_was_found_by_hand() -> None:
     """Below A a success was found, below C only a failure, below B and A2 no end; D was not tried."""
     root, behind = rows(hand_tree(), FOUND)
     assert (targets(root), targets(behind)) == ([1, 0, 0, 0], [1, 0])
-    assert [each.rejected for each in (*root.candidates, *behind.candidates)] == [False, False, True, False] + [
-        False
-    ] * 2
     tree = hand_tree()
     b, c = tree.root.edges[1:3]
     c.reward, b.prior = 1.0, 0.5
@@ -61,7 +58,6 @@ def test_what_was_found_by_hand() -> None:
     b.child.invalid = True
     root, _ = rows(tree, FOUND)  # A and C are good and have equal priors; the call of B is refused
     assert targets(root) == pytest.approx([1 / 2, 0, 1 / 2, 0])
-    assert [each.rejected for each in root.candidates] == [False, True, False, False]
 
 
 def test_values_weight_the_tried_actions_by_hand() -> None:

@@ -75,15 +75,7 @@ class SFTConfig(OptimiserConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class DistilLoss:
-    """The loss of distillation."""
-
-    contrast: NonNegative = 0.0
-    """Weight of the preference for the actions with a target over those that search found to be bad."""
-
-
-@dataclass(frozen=True, config=_STRICT)
-class DistilConfig(DistilLoss, OptimiserConfig):
+class DistilConfig(OptimiserConfig):
     """Distillation of the policy that search computes over the candidates of each state."""
 
     batch_size: Count = 32

@@ -150,12 +150,7 @@ def train_distil(
     where log π(a|s) is the sum over the |a| sampled tokens of candidate a, with logits divided by the sampling
     ``temperature``: AlphaZero's loss, and a term that keeps probability on the candidates.
 
-    With a weight c = ``config.contrast``, the numerator also has c Σ_s -log [π(G|s) / (π(G|s) + π(B|s))], where G are
-    the candidates with π' > 0 and B the rejected ones: a preference for all of G over all of B at once. Its push on B
-    is bounded: it fades with π(B|s), and the cross-entropy lets none of the freed probability go to other actions.
-
-    Metrics: ``loss`` and ``entropy`` (nats a token), ``kl`` (KL(π' || π), nats a state), ``num_tokens``, ``grad_norm``;
-    with c > 0 also ``chosen`` and ``rejected``, the means of π(G|s) and of π(B|s).
+    Metrics: ``loss`` and ``entropy`` (nats a token), ``kl`` (KL(π' || π), nats a state), ``num_tokens``, ``grad_norm``.
     """
     data = as_dataset(rows)
     if not len(data):
@@ -169,9 +164,8 @@ def train_distil(
             args=SFTArguments(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
             train_dataset=data,
             processing_class=tokenizer,
-            data_collator=lambda states: _collate_candidates(states, rejected=config.contrast > 0),
+            data_collator=_collate_candidates,
         )
-        trainer.contrast = config.contrast
         if temperature != 1:  # TRL scores at temperature 1
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=("log_probs", "entropy"))
         groups = () if why_unpackable(model) else data["task_id"]
@@ -179,13 +173,10 @@ def train_distil(
         return fit(trainer, config, batches, hooks)
 
 
-def _collate_candidates(rows: Sequence[dict[str, Any]], rejected: bool = False) -> dict[str, Tensor]:
-    """One row per candidate with π' > 0, and with ``rejected`` also per rejected one, as (candidates, longest) tensors;
-    ``sampled_ids`` are -100 except at sampled tokens, ``targets`` π' at these tokens, else 0, ``states`` the index of
-    each candidate's state. ``floor`` is the entropy of π' of each state, in nats."""
-    learnt = [
-        [each for each in row["candidates"] if each["target"] > 0 or (rejected and each["rejected"])] for row in rows
-    ]
+def _collate_candidates(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """One row per candidate with π' > 0, as (candidates, longest) tensors; ``sampled_ids`` are -100 except at sampled
+    tokens, ``targets`` π' at these tokens, else 0. ``floor`` is the entropy of π' of each state, in nats."""
+    learnt = [[each for each in row["candidates"] if each["target"] > 0] for row in rows]
     candidates = [(row["prompt_ids"], each) for row, kept in zip(rows, learnt, strict=True) for each in kept]
     scored = [
         [*[False] * len(prompt), *(at not in each["forced"] for at in range(len(each["token_ids"])))]
@@ -193,19 +184,16 @@ def _collate_candidates(rows: Sequence[dict[str, Any]], rejected: bool = False) 
     ]
     mask, inputs = pad(scored, torch.bool), padded([(*prompt, *each["token_ids"]) for prompt, each in candidates])
     targets = torch.tensor([[each["target"]] for _, each in candidates])
-    floor = [-sum(each["target"] * math.log(each["target"] or 1) for each in kept) for kept in learnt]
+    floor = [-sum(each["target"] * math.log(each["target"]) for each in kept) for kept in learnt]
     return {
         **inputs,
         "sampled_ids": inputs["input_ids"].where(mask, _IGNORED),
         "targets": targets.where(mask, 0.0),
-        "states": torch.tensor([number for number, kept in enumerate(learnt) for _ in kept]),
         "floor": torch.tensor(floor),
     }
 
 
 class _DistilTrainer(Learner, SFTTrainer):
-    contrast: float
-
     def batch_loss(self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Any) -> Tensor:
         read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         outputs = model(**read, labels=inputs["sampled_ids"], use_cache=False, fused_lm_head=True)
@@ -216,15 +204,5 @@ class _DistilTrainer(Learner, SFTTrainer):
         metrics["entropy"].append((outputs.entropy.detach().sum() / outputs.label_mask.sum()).item())
         self._total_train_tokens += int(self.accelerator.gather(inputs["attention_mask"].sum()).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
-        total = cross_entropy
-        if self.contrast:
-            logps = torch.full((len(floor), len(targets)), -torch.inf, device=targets.device)
-            columns = torch.arange(len(targets), device=targets.device)
-            logps = logps.index_put((inputs["states"], columns), outputs.log_probs.sum(1))
-            chosen = logps.masked_fill(targets.sum(1) == 0, -torch.inf).logsumexp(1)
-            compared = logps.logsumexp(1)
-            total = total + self.contrast * (compared - chosen).sum()
-            metrics["chosen"].append(chosen.detach().exp().mean().item())
-            metrics["rejected"].append((compared.exp() - chosen.exp()).detach().mean().item())
-        loss: Tensor = total / targets.sum()
+        loss: Tensor = cross_entropy / targets.sum()
         return loss

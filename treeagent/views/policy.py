@@ -27,8 +27,6 @@ class Candidate:
     """π'(a|s), the probability to learn."""
     forced: tuple[int, ...] = ()
     """Indices of tokens that were not sampled and carry no loss, as in ``Action``."""
-    rejected: bool = False
-    """The call is malformed or was refused, or only worse ends were found below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,9 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
     good end: of all policies that take only these, the one nearest to the prior in KL. A candidate that
     ``tree.may_prefer`` excludes has the target 0, and its probability is divided among the others.
     """
-    ended = list(finished_paths(tree))
+    ended = finished_paths(tree)
     good = [path for path in ended if tree.may_prefer(path[-1]) and reaches(outcome(path), config.min_return)]
-    explored, leading = {id(edge) for path in ended for edge in path}, {id(edge) for path in good for edge in path}
+    leading = {id(edge) for path in good for edge in path}
     taught = {id(state) for path in good for state in tree.states(path[:-1])}
     for path, node in tree.walk():
         if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
@@ -83,13 +81,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
         if total <= 0:
             continue
         candidates = tuple(
-            Candidate(
-                edge.action.token_ids,
-                edge.action.logprobs,
-                share / total,
-                edge.action.forced,
-                share == 0 and (id(edge) in explored - leading or not tree.may_prefer(edge) or bool(edge.action.error)),
-            )
+            Candidate(edge.action.token_ids, edge.action.logprobs, share / total, edge.action.forced)
             for edge, share in zip(node.edges, targets, strict=True)
         )
         origin = path_origin((*path[-1:], *node.edges))
