@@ -78,8 +78,8 @@ def limits_of(config: RunConfig) -> dict[str, float]:
 
 
 def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
-    """A checkpoint of one seed's run of ``benchmarks.quickstart``. A run that was given its first policy calls it "base"
-    instead of "warm".
+    """A checkpoint of one seed's run of ``benchmarks.quickstart``. A run that was given its first policy calls it
+    "base" instead of "warm".
 
     Raises:
         RunError: there is no such run.

@@ -14,14 +14,15 @@ interleaved rounds. Read the ratios: absolute numbers hold for this machine only
 
 import argparse
 import asyncio
+import gc
 import os
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.command import Figures, add_rounds, options_digest, repeating
 from benchmarks.record import Record, recording
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from treeagent.envs.shop import ShopEnv
     from treeagent.generators.chat import ChatFormat
 
+Played = TypeVar("Played")
 STUB_SIMULATIONS = 128
 """Simulations per tree in part core."""
 TREE_COUNTS = (1, 32, 256)
@@ -206,15 +208,18 @@ class Timed:
         return estimates
 
     async def reset(self, task: Task) -> State:
-        return await self.dynamics.reset(task)
+        return await self._played(self.dynamics.reset(task))
 
     async def step(self, state: State, action: Action) -> Transition:
+        return await self._played(self.dynamics.step(state, action))
+
+    async def _played(self, playing: Awaitable[Played]) -> Played:
         started = time.process_time()
-        transition = await self.dynamics.step(state, action)
+        played = await playing
         took = time.process_time() - started
         self.spent.outside_seconds += took
         self.spent.environment_seconds += took
-        return transition
+        return played
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +434,7 @@ def measure_model(record: Record, arguments: argparse.Namespace, simulations: in
     shopping = go_shopping(width=128, layers=4)
     for way in WAYS:
         search_shop(shopping, way, 2, Measured())
+    gc.freeze()  # else a walk through torch's objects counts as part of whatever it interrupts
 
     def measure(number: int) -> Figures:
         found = {way.name: Measured() for way in WAYS}
