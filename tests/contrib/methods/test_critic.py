@@ -1,11 +1,10 @@
-"""The language model as critic: which question it gets, and how its answer scores the candidates."""
+"""The language model as critic: which questions it gets, how its answers score the candidates, and what that costs."""
 
 import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp
 from string import ascii_uppercase
 
 import pytest
@@ -15,7 +14,7 @@ from toy_llama import FirstLetter, plain_logprobs, sharpened
 from transformers import PreTrainedModel
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.contrib.methods.critic import CANDIDATE, QUESTION, LMCritic
+from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -30,7 +29,7 @@ THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for th
 @lru_cache(maxsize=1)
 def chat() -> ChatFormat:
     listings = [CANDIDATE.format(letter=letter, text=f"Action: take[gold {THINGS[0]}]") for letter in ascii_uppercase]
-    texts = [QUESTION, *listings, *THINGS]
+    texts = [QUESTION, *listings, *(NEXT_QUESTION.format(letter=letter) for letter in ascii_uppercase), *THINGS]
     return ChatFormat(train_tokenizer(texts, CONFIG))
 
 
@@ -53,7 +52,7 @@ def takes(*things: str) -> list[Action]:
 
 
 def rank(critic: LMCritic, *asked: tuple[State, Sequence[Action]]) -> list[list[float]]:
-    told = asyncio.run(critic.scores([each for each, _ in asked], [actions for _, actions in asked]))
+    told = asyncio.run(critic.rank([each for each, _ in asked], [actions for _, actions in asked]))
     return [list(scores) for scores in told]
 
 
@@ -67,13 +66,12 @@ def next_letters(prompt: tuple[int, ...], letters: Sequence[str]) -> Tensor:
     return torch.cat([plain_logprobs(model(), prompt, chat().encode(letter)) for letter in letters])
 
 
-def test_the_question_by_hand() -> None:
-    """A scorer that prefers what is listed first, each letter by a factor of e to the next."""
+def test_the_dialogue_by_hand() -> None:
     scorer = FirstLetter(model())
     before = (Message("user", "find a lamp"), Message("assistant", "look", chat().encode_action("look")))
     here = State(Task("by hand", "find a lamp"), (*before, Message("user", "two lamps <|end|>")))
     [scores] = rank(LMCritic(scorer, chat()), (here, takes("red {lamp}", "old lamp", "new lamp")))
-    first, _ = (chat().decode((*prompt, chat().stop_id)) for prompt in scorer.asked)
+    first, _, second, _ = (chat().decode((*prompt, chat().stop_id)) for prompt in scorer.asked)
     listed = sorted(letters_of(scorer.asked[0]), key=letters_of(scorer.asked[0]).__getitem__)
     assert sorted(listed) == ["Action: take[new lamp]", "Action: take[old lamp]", "Action: take[red {lamp}]"]
     assert first == (
@@ -82,26 +80,36 @@ def test_the_question_by_hand() -> None:
         f"\nA.\n{listed[0]}\n\nB.\n{listed[1]}\n\nC.\n{listed[2]}\n\n"
         "Which of them brings the task closest to success? Answer with its letter alone.<|end|><|assistant|>"
     )
+    assert second == (
+        first + "A<|end|><|user|>Leave A out. Which of the others does? Answer with its letter alone."
+        "<|end|><|assistant|>"
+    )
     spoken = scorer.asked[0].count(chat().stop_id)
     assert spoken == 3  # the page's own special token is plain text
-    total = 1 + exp(-1) + exp(-2)  # what is first in one order is last in the other
-    outer, middle = (1 + exp(-2)) / 2 / total, exp(-1) / total
-    assert sorted(scores) == pytest.approx(sorted([outer, middle, outer]))
+    assert scores == [0.5] * 3  # what is first in one order is last in the other
 
 
-def test_scores_are_the_chances_of_the_letters_under_the_model() -> None:
-    """Checked by plain forward passes over the same questions, in each order."""
+def test_ranking_is_repeated_best_of_under_the_model() -> None:
+    """Checked by plain forward passes over the same dialogue: the likeliest of the letters that are left, in each
+    order."""
     scorer = FirstLetter(model())
     actions = takes(*THINGS[:5])
     rank(LMCritic(scorer, chat()), (state(), actions))
+    openings = scorer.asked[:2]
     shares = []
-    for prompt in scorer.asked:
-        listed = letters_of(prompt)
-        chances = next_letters(prompt, list(listed.values())).exp()
-        shares.append(dict(zip(listed, (chances / chances.sum()).tolist(), strict=True)))
+    for opening in openings:
+        listed = {letter: text for text, letter in letters_of(opening).items()}
+        prompt, ranked = opening, list[str]()
+        while left := [letter for letter in listed if letter not in ranked]:
+            best = left[int(next_letters(prompt, left).argmax())]
+            ranked.append(best)
+            again = chat().encode(NEXT_QUESTION.format(letter=best))
+            prompt = (*prompt, *chat().encode_action(best), mark("user"), *again, chat().stop_id, mark("assistant"))
+        shares.append({listed[letter]: 1 - place / 4 for place, letter in enumerate(ranked)})
     [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (state(), actions))
-    assert scores == pytest.approx([sum(share[action.text] for share in shares) / 2 for action in actions], rel=1e-3)
-    first, reverse = map(letters_of, scorer.asked)
+    expected = [sum(share[action.text] for share in shares) / len(shares) for action in actions]
+    assert scores == pytest.approx(expected)
+    first, reverse = map(letters_of, openings)
     assert [first[action.text] for action in actions] != sorted("ABCDE")
     assert {first[text] + reverse[text] for text in first} == {"AE", "BD", "CC", "DB", "EA"}
 
@@ -129,7 +137,7 @@ def test_the_policys_own_model_reweighs_the_priors() -> None:
     assert len(expanded) > 2
     for node in expanded:
         [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (node.state, [edge.action for edge in node.edges]))
-        assert [edge.prior for edge in node.edges] == pytest.approx([each / sum(scores) for each in scores], rel=1e-3)
+        assert [edge.prior for edge in node.edges] == pytest.approx([each / sum(scores) for each in scores])
         for edge in node.edges:
             prompt = chat().prompt_ids(node.state.messages)
             expected = plain_logprobs(model(), prompt, edge.action.token_ids)

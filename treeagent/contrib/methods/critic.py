@@ -1,11 +1,9 @@
-"""AI feedback: a language model judges the candidates of a state against each other (after Agent Q, section 5.1.1). They
-are listed under letters at the end of the conversation, and a candidate's score is the probability of its letter as the
-next token. Agent Q asks for the best of those that are left again and again, which takes a request for each rank."""
+"""AI feedback: a language model that ranks the candidates of a state against each other (Agent Q, section 5.1.1). They
+are listed under letters at the end of the conversation, and the answer is the likeliest letter as the next token."""
 
-import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from string import ascii_uppercase as LETTERS
@@ -32,62 +30,92 @@ CANDIDATE = """
 {text}
 """
 
+NEXT_QUESTION = "Leave {letter} out. Which of the others does? Answer with its letter alone."
+
 
 @dataclass(frozen=True, slots=True)
 class LMCritic:
-    """Scores candidates by one question: c(s,a) is the probability of the letter of a among the letters listed.
+    """Ranks candidates: asks a language model for the best one, leaves it out and asks again.
 
-    Models prefer some positions of a list, so the candidates are listed in a seeded order and in its reverse, and the
-    two scores are averaged. Candidates with equal text count as one, and have its score. Where a request fails, the
-    prompt is too long or there are more candidates than letters, all have equal scores.
+    The score of a candidate is its rank, mapped linearly to [0, 1]: the best has 1, the worst 0. Models prefer some
+    positions of a list, so the candidates are listed in a seeded order and in its reverse, and the two scores are
+    averaged. Candidates with equal text count as one. If a question cannot be read or its request fails, the remaining
+    candidates get the mean of the remaining scores; so do more candidates than there are letters.
     """
 
     generator: Generator
     chat: ChatFormat
 
-    async def scores(
-        self, states: Sequence[State], candidates: Sequence[Sequence[Action]]
-    ) -> Sequence[Sequence[float]]:
+    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
         """Score each candidate of each state in [0, 1]."""
         turns = [[_turn(state, each) for each in actions] for state, actions in zip(states, candidates, strict=True)]
-        listed = [self._orders(state, texts) for state, texts in zip(states, turns, strict=True)]
-        asked = [(state, order) for state, orders in zip(states, listed, strict=True) for order in orders]
-        prompts = [self._prompt(state, order) for state, order in asked]
-        letters = [[self.chat.encode(letter)[:1] for letter in LETTERS[: len(order)]] for _, order in asked]
-        places = [
-            place
-            for place, (_, order) in enumerate(asked)
-            if 1 < len(order) <= len(LETTERS) and not self.generator.refusal(prompts[place])
-        ]
-        score = partial(self.generator.score, [prompts[at] for at in places], [letters[at] for at in places])
-        answers = dict(zip(places, await self.generator.in_background(score) if places else (), strict=True))
-        found = list[dict[str, float]]()
-        for place, (_, order) in enumerate(asked):
-            answer = answers.get(place)
-            if answer is None or isinstance(answer, Failure):
-                found.append(dict.fromkeys(order, 1 / len(order)))
-                continue
-            chances = [math.exp(sample.logprobs[0]) for sample in answer]
-            found.append({text: chance / sum(chances) for text, chance in zip(order, chances, strict=True)})
-        pairs = zip(found[::2], found[1::2], strict=True)
+        rankings = [self._rankings(state, texts) for state, texts in zip(states, turns, strict=True)]
+        while unfinished := [each for both in rankings for each in both if self._is_unfinished(each)]:
+            await self._ask(unfinished)
         return [
-            [fmean(each[text] for each in both) for text in texts] for both, texts in zip(pairs, turns, strict=True)
+            [fmean(ranking.score(text) for ranking in both) for text in texts]
+            for both, texts in zip(rankings, turns, strict=True)
         ]
 
-    def _orders(self, state: State, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The distinct texts in a seeded order and in the reverse order."""
+    def _rankings(self, state: State, texts: Sequence[str]) -> Sequence["_Ranking"]:
+        """The rankings of a state, each with its first question: the distinct texts in a seeded order and in the
+        reverse order."""
         order = sorted(set(texts))
         contents = (message.content for message in state.messages)
         random.Random(derive_seed("critic", state.task.id, state.task.seed, *contents, *order)).shuffle(order)
-        return order, order[::-1]
-
-    def _prompt(self, state: State, order: Sequence[str]) -> tuple[int, ...]:
-        """The conversation, whose last message that the agent has read goes on with the question."""
         *before, last = [message for message in self.chat.read(state.messages).messages if not message.partial]
-        letters = zip(LETTERS, order, strict=False)
-        listing = "".join(CANDIDATE.format(letter=letter, text=text) for letter, text in letters)
-        question = Message(last.role, last.content + QUESTION.format(candidates=listing))
-        return self.chat.prompt_ids((*before, question)) + self.chat.closing
+        rankings = list[_Ranking]()
+        for listed in (order, order[::-1]):
+            letters = zip(LETTERS, listed, strict=False)
+            listing = "".join(CANDIDATE.format(letter=letter, text=text) for letter, text in letters)
+            question = Message(last.role, last.content + QUESTION.format(candidates=listing))
+            rankings.append(_Ranking(listed, (*before, question), list(range(len(listed)))))
+        return rankings
+
+    def _is_unfinished(self, ranking: "_Ranking") -> bool:
+        answerable = not ranking.failed and len(ranking.texts) <= len(LETTERS)
+        return answerable and len(ranking.left) > 1 and not self.generator.refusal(self._prompt(ranking))
+
+    def _prompt(self, ranking: "_Ranking") -> tuple[int, ...]:
+        return self.chat.prompt_ids(ranking.messages) + self.chat.closing
+
+    async def _ask(self, rankings: Sequence["_Ranking"]) -> None:
+        """Ask for the best of the candidates that are left, and leave it out of the next question."""
+        prompts = [self._prompt(ranking) for ranking in rankings]
+        answers = [[self.chat.encode(LETTERS[index])[:1] for index in ranking.left] for ranking in rankings]
+        scored = await self.generator.in_background(partial(self.generator.score, prompts, answers))
+        for ranking, samples in zip(rankings, scored, strict=True):
+            if isinstance(samples, Failure):
+                ranking.failed = True
+                continue
+            logprobs = [sample.logprobs[0] for sample in samples]
+            letter = LETTERS[ranking.left.pop(logprobs.index(max(logprobs)))]
+            ranking.ranked.append(ranking.texts[LETTERS.index(letter)])
+            answer = Message("assistant", letter, self.chat.encode_action(letter))
+            ranking.messages += (answer, Message("user", NEXT_QUESTION.format(letter=letter)))
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """The ranking of a state's candidates in one order, so far."""
+
+    texts: Sequence[str]
+    """The candidates in the order of their letters."""
+    messages: tuple[Message, ...]
+    """The conversation with the questions and answers so far."""
+    left: list[int]
+    """Indices in ``texts`` of the candidates that are not ranked yet."""
+    ranked: list[str] = field(default_factory=list[str])
+    """The others, the best first."""
+    failed: bool = False
+    """Whether a request failed, so that nothing more is asked."""
+
+    def score(self, text: str) -> float:
+        """The rank of a candidate, from 1 for the best to 0; the mean of the ranks that are left if it has none."""
+        worst = len(self.texts) - 1
+        if text in self.ranked:
+            return 1 - self.ranked.index(text) / worst
+        return (len(self.left) - 1) / 2 / worst if worst else 0.5
 
 
 def _turn(state: State, action: Action) -> str:
@@ -130,7 +158,7 @@ class CriticSearch(Search):
                 "policy on token ids, with search.granularity=step"
             )
         candidates = [[edge.action for edge in node.edges] for node in several]
-        ranked = await LMCritic(generator, chat).scores([node.state for node in several], candidates)
+        ranked = await LMCritic(generator, chat).rank([node.state for node in several], candidates)
         for node, scores in zip(several, ranked, strict=True):
             total, weight = sum(scores) or 1.0, self.options.weight
             for edge, score in zip(node.edges, scores, strict=True):
