@@ -104,7 +104,7 @@ def pair_items(
         tried = [edge for edge in node.edges if edge.visits]
         pairs = [pair for pair in combinations(tried, 2) if pair[0].action.text != pair[1].action.text]
         if pairs:
-            first, second = max(pairs, key=lambda pair: order_in_doubt(*pair, returns))
+            first, second = max(pairs, key=lambda pair: order_in_doubt(pair[0], pair[1], returns))
             doubt = order_in_doubt(first, second, returns) * node.visits / tree.root.visits
             state, texts = state_hash(tree.task.id, node.state.messages), (first.action.text, second.action.text)
             known = _id("pair", state, texts)
