@@ -49,6 +49,8 @@ def index(results: Path) -> str:
         module = re.findall(r"python -m (\S+)", command)[0]
         if found.name in tables.BY_SUM:
             state = "stale: an earlier rule ranked ends"
+        elif found.name in tables.RETIRED:
+            state = "stale: its world was removed"
         elif find_spec(module) is None:
             state = "stale: its program was removed"
         else:

@@ -9,6 +9,8 @@ from benchmarks.record import Result, Session
 
 BY_SUM = frozenset(("imagined_plans", "quickstart_llm", "tireworld_llm"))
 """Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
+RETIRED = frozenset(("sweep_textworld",))
+"""Results of worlds that were removed since."""
 
 
 def whole(result: Result, arm: str) -> str:
