@@ -10,6 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.dpo import train_dpo
+from treeagent.types import NothingToLearn
 from treeagent.views.pairs import Continuation, PreferencePair, self_pairs
 from treeagent.views.tokens import TokenRow
 
@@ -74,6 +75,9 @@ def test_a_row_paired_with_itself_teaches_only_its_likelihood(
 ) -> None:
     ids = tokens(random.Random(5), 9)
     [pair] = self_pairs([TokenRow("task", ids, (*[False] * 4, *[True] * 5))])
+    with pytest.raises(NothingToLearn):  # it is no preference
+        train_dpo(model, tokenizer, [pair], SIGMOID)
+    pair = replace(pair, margin=1.0)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before, learnt = logprobs(model, ids)[3:].sum().item(), []
     for terms in ("sft",), ("sigmoid", "sft"):

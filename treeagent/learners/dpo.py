@@ -40,7 +40,7 @@ def train_dpo(
     Metrics are TRL's: ``loss``, ``rewards/margins`` (h, in nats), ``rewards/accuracies`` (share with h > 0) and others.
     """
     data = as_dataset(pairs)
-    if not len(data):
+    if not len(data) or not any(data["margin"]):  # rows paired with themselves alone are no preferences
         raise NothingToLearn("no preference pairs: collect more trees, or lower update.pairs.min_margin")
     with lent(model, config, hooks) as arguments:
         trainer = _DPOTrainer(

@@ -49,7 +49,8 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths, the difference of their returns."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths, the difference of their returns; 0 for a row that
+    is paired with itself."""
     origin: Origin = "real"
 
 
@@ -84,7 +85,7 @@ def self_pairs(rows: Iterable[TokenRow]) -> Iterator[PreferencePair]:
     with an imitation term alone: it holds up the good actions that no pair names, such as the one that ends an episode.
     Without it, what pairs reject in one state loses its likelihood in all (displacement, Razin et al. 2024)."""
     for row in rows:
-        both = Continuation("", row.token_ids[1:], row.mask[1:], tuple(0.0 for _ in row.token_ids[1:]))
+        both = Continuation("", row.token_ids[1:], row.mask[1:], (0.0,) * len(row.mask[1:]))
         yield PreferencePair(row.task_id, row.token_ids[:1], both, both, 0.0, row.origin)
 
 
