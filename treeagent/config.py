@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from treeagent.envs.make import env_class
 from treeagent.generators.config import ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.learners.config import (
     Count,
@@ -439,6 +440,11 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
         built_in = key in _PLUGS_IN and ":" not in str(value)
         if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:
             yield key, value
+    name = str((written | _flat(overridden)).get("environment.name", EnvironmentConfig.name))
+    options = {} if ":" in name else getattr(getattr(env_class(name), "options_type", None), "__pydantic_fields__", {})
+    for option, field in options.items():
+        if REACHES_OUT in field.metadata and (key := f"environment.options.{option}") in own:
+            yield key, own[key]
 
 
 _FIRST_LINE = "# All settings of a run. The last line of this file is a comment, too.\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command import treeagent
 
+from treeagent.config import reaching_out
 from treeagent.envs import make_env
 from treeagent.types import UserError
 
@@ -85,3 +86,14 @@ def test_only_what_makes_an_environment_is_called(name: str, tmp_path: Path, mon
     with pytest.raises(UserError, match=name):
         make_env(name, options)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ['container = ["planted", "run", "x"]', 'url = "http://elsewhere"', 'key = "SECRET"', 'digest = "0123"']
+)
+def test_options_of_a_world_that_run_programs_are_the_user_s_to_name(tmp_path: Path, option: str) -> None:
+    file, name = tmp_path / "config.toml", "webarena" if "digest" in option else "sandbox"
+    file.write_text(f'[environment]\nname = "{name}"\noptions = {{ {option} }}\n')
+    [(key, _)] = reaching_out(file)
+    assert key == f"environment.options.{option.partition(' ')[0]}"
+    assert not list(reaching_out(file, [f"{key}=0"]))

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict
@@ -20,7 +20,7 @@ from treeagent.contrib.worlds.browser import SITE, Answer, Tab
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 TOOLS = (
     text_tool("click", "Click the element with this ref.", "ref"),
@@ -75,7 +75,7 @@ class WebArenaOptions:
     app: str = "gmail"
     tasks: Literal["real", "function"] = "real"
     """Whether tasks are users' wishes or try one function of the app each."""
-    digest: str = ""
+    digest: Annotated[str, REACHES_OUT] = ""
     """The digest of an app that differs from the known one: its verifiers run in this process."""
     sandbox: bool = True
     """Whether Chromium's own sandbox is on, which it refuses to root."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
@@ -20,7 +20,7 @@ from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -33,11 +33,11 @@ class SandboxOptions:
     text)."""
     box: Literal["python", "shell", "container", "hosted"] = "python"
     """``PythonBox``; ``ShellBox``, which wants bubblewrap; ``ContainerBox``; ``HostedBox``."""
-    container: tuple[str, ...] = ("docker", "run", "python:3.12-slim")
+    container: Annotated[tuple[str, ...], REACHES_OUT] = ("docker", "run", "python:3.12-slim")
     """The command that runs the image of a ``ContainerBox``."""
-    url: str = "http://127.0.0.1:8889"
+    url: Annotated[str, REACHES_OUT] = "http://127.0.0.1:8889"
     """Address of the controller of a ``HostedBox``."""
-    key: str = "FORKD_TOKEN"
+    key: Annotated[str, REACHES_OUT] = "FORKD_TOKEN"
     """The environment variable that holds its key, if it wants one."""
     image: str = "python"
     """The snapshot that a ``HostedBox`` starts from."""
