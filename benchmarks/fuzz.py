@@ -210,7 +210,6 @@ PLACES: dict[str, Callable[[], Place]] = {
         lambda: _env("shop", ("search[red lamp]", "click[3]", "click[red]", "click[buy now]", "click[back]"))
     ),
     "frozenlake": cache(lambda: _env("frozenlake", ("left", "right", "up", "down"))),
-    "sokoban": cache(lambda: _env("sokoban", ("left", "right", "push up", "down"))),
 }
 """The places by name. Each is made once, when it is first read."""
 if sys.platform == "linux" and platform.machine() == "x86_64":  # elsewhere there is no sandbox

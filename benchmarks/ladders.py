@@ -74,32 +74,6 @@ LADDERS: Mapping[str, Ladder] = {
         tokens=3200,
         action_tokens=10,
     ),
-    # A box in a corner can never be moved again, but the episode goes on.
-    "sokoban": Ladder(
-        "planning",
-        (
-            "environment.name=sokoban",
-            "environment.options={size=6, boxes=2}",
-            "environment.max_steps=16",
-            "policy.max_new_tokens=48",
-            "policy.scratch.context=2048",
-            "warm_start.episodes=6000",
-            "warm_start.tasks=6000",
-            "warm_start.noise=0.1",
-            "warm_start.max_tokens=1600",
-            "warm_start.training.batch_size=8",
-            "warm_start.training.max_steps=1000",
-            *_ONE_CORE,
-        ),
-        (
-            Rung("one box", {"boxes": 1}, 10),
-            Rung("two boxes", {"boxes": 2}, 16),
-            Rung("three boxes", {"boxes": 3}, 26),
-        ),
-        tokens=800,
-        action_tokens=20,
-        circles=True,
-    ),
     # A ball in a room of which the agent sees seven squares ahead. Nothing ends an episode but its limit.
     "minigrid": Ladder(
         "envs/minigrid",

@@ -1,7 +1,7 @@
 """Where does tree search beat independent samples? One policy, evaluated at horizons of many lengths.
 
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
-    .venv/bin/python -m benchmarks.sweep --ladder sokoban --seeds 0 1 2
+    .venv/bin/python -m benchmarks.sweep --ladder minigrid --seeds 0 1 2
 
 A ladder is an environment with rungs: kinds of tasks that need more and more decisions (``benchmarks.ladders``). For
 each seed, a policy trained from scratch imitates a demonstrator that makes mistakes, at the ladder's training settings.

@@ -14,7 +14,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "planning": "treeagent.contrib.worlds.planning:PlanningEnv",
         "reasoning": "treeagent.contrib.worlds.tasksets.reasoning:ReasoningEnv",
         "sandbox": "treeagent.contrib.worlds.sandbox:SandboxEnv",
-        "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "swe": "treeagent.contrib.worlds.swe:SweEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld_express": "treeagent.contrib.worlds.tasksets.textworld_express:TextWorldExpressEnv",
