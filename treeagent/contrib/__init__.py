@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("treeagent.contrib.doors.serve", "Serve a policy that plans by search before each answer."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
-    "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
+    "approve": ("treeagent.contrib.guards.approval", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
     "export": ("treeagent.contrib.traces.dataset", "Export a run's trees as a dataset, or a merged checkpoint."),
     "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run."),

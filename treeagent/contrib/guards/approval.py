@@ -1,26 +1,31 @@
-"""Calls that wait for a person's approval. ``ID.ask.json`` in a folder holds a request, ``ID.answer.json`` its answer,
-which is written once. Equal requests have equal ids, so a resumed run or a replayed path gets the same answers."""
+"""Calls that wait for a person's approval, and ``treeagent approve``, the person's terminal. In a folder,
+``ID.ask.json`` holds a request and ``ID.answer.json`` its answer, which is written once. Equal requests have equal ids,
+so a resumed run or a replayed path gets the same answers."""
 
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import pydantic.dataclasses
+import typer
 from pydantic import ConfigDict, Field, TypeAdapter
+from rich.text import Text
 
 from treeagent.contrib.guards.patterns import Patterns, format_named
 from treeagent.contrib.guards.shield import FORBIDDEN
 from treeagent.envs.base import Env, EnvWrapper, StepResult
+from treeagent.pipeline.terminal import Terminal
 from treeagent.store import regular, write_atomic
 from treeagent.types import Task, ToolCall, storable
+from treeagent.visible import visible
 
+app = typer.Typer()
 _POLL = 0.1
 """Seconds between two checks for an answer."""
 _ASK, _ANSWER = ".ask.json", ".answer.json"
@@ -62,7 +67,6 @@ class Answer:
     yes: bool
     who: str
     """Name of the person who answered; empty if nobody answered in time."""
-    when: str = ""
     note: str = ""
 
 
@@ -101,8 +105,7 @@ def answer(folder: Path, request_id: str, reply: Answer) -> bool:
     """Answer a request. Returns False if it already has an answer, which then stays."""
     path = folder / f"{request_id}{_ANSWER}"
     temporary = folder / f".{request_id}.{threading.get_native_id()}.tmp"
-    when = reply.when or datetime.now(UTC).isoformat(timespec="seconds")
-    write_atomic(temporary, orjson.dumps(asdict(reply) | {"when": when}))
+    write_atomic(temporary, orjson.dumps(asdict(reply)))
     try:
         os.link(temporary, path)  # unlike a rename, this fails if there is an answer already
     except FileExistsError:
@@ -127,7 +130,7 @@ class ApprovedEnv(EnvWrapper):
         self._options, self._patterns = options, Patterns(options.calls, env.tools())
         self._task = Task("", "")
         self._calls: tuple[str, ...] = ()
-        self._observation, self._terminated = "", False
+        self._observation = ""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -135,25 +138,25 @@ class ApprovedEnv(EnvWrapper):
         self._observation, info = self.env.reset(seed=seed, options=options)
         task = (options or {}).get("task")
         self._task = task if isinstance(task, Task) else Task("", "")
-        self._calls, self._terminated = (), False
+        self._calls = ()
         return self._observation, info
 
     def step(self, action: str | ToolCall) -> StepResult:
         reason = self._refused(action)
         if reason is not None:
             self._observation = FORBIDDEN + reason
-            return self._observation, 0.0, self._terminated, False, {"tool_error": self._observation}
+            return self._observation, 0.0, False, False, {"tool_error": self._observation}
         result = self.env.step(action)
-        self._observation, self._terminated = result[0], result[2]
+        self._observation = result[0]
         self._calls = (*self._calls, format_named(action))
         return result
 
     def snapshot(self) -> object:
-        return self.env.snapshot(), self._task, self._calls, self._observation, self._terminated
+        return self.env.snapshot(), self._task, self._calls, self._observation
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
-        inner, self._task, self._calls, self._observation, self._terminated = snapshot
+        inner, self._task, self._calls, self._observation = snapshot
         self.env.restore(inner, reseed=reseed)
 
     def _refused(self, action: str | ToolCall) -> str | None:
@@ -167,3 +170,30 @@ class ApprovedEnv(EnvWrapper):
         call = format_named(self._patterns.call(action))
         request = Request(self._task.id, self._task.prompt, place, self._observation, call)
         return ask(Path(self._options.folder), request, self._options.seconds)
+
+
+@app.command()
+def approve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the wrapper approval.")],
+    who: Annotated[str, typer.Option("--who", help="Your name, which your answers bear.")] = "a person",
+) -> None:
+    """Approve or refuse calls that wait for approval in a run in another terminal.
+
+    Asks for y or n, followed by an optional reason, for each call. Ends by Ctrl-C.
+
+    Example: treeagent approve runs/shop-approvals
+    """
+    console = Terminal(soft_wrap=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print(f"calls that wait in {folder} appear here; Ctrl-C ends it", style="dim")
+    while True:
+        time.sleep(_POLL)
+        for request in waiting(folder):
+            for style, text in (("dim", request.task_id), ("italic", request.prompt), ("", request.observation)):
+                console.print(Text(visible(text, lines=True), style=style))
+            console.print(Text(visible(request.call, lines=True), style="bold"))
+            word, _, note = typer.prompt("approve? y, or n and a reason").strip().partition(" ")
+            if word.lower() not in ("y", "yes", "n", "no"):
+                continue
+            if not answer(folder, request.id, Answer(word.lower() in ("y", "yes"), who, note=note)):
+                console.print("too late: it was answered before", style="yellow")

@@ -63,7 +63,6 @@ class _Progress:
     steps: int = 0
     seed: int = 0
     """Seed that decides which calls fail from here on."""
-    terminated: bool = False
 
 
 class DisturbedEnv(EnvWrapper):
@@ -107,12 +106,11 @@ class DisturbedEnv(EnvWrapper):
         at = self._progress
         self._progress = replace(at, steps=at.steps + 1)
         if self._is_needless(action):
-            return self._shown_observation("There is nothing to report."), 0.0, at.terminated, False, {}
+            return self._shown_observation("There is nothing to report."), 0.0, False, False, {}
         luck = random.Random(derive_seed(at.seed, at.steps)).random()
-        if "failing tools" in self._kinds and not at.terminated and luck < _FAILS:
+        if "failing tools" in self._kinds and luck < _FAILS:
             return self._shown_observation("The call timed out and did nothing. Try it again."), 0.0, False, False, {}
         observation, reward, terminated, truncated, info = self.env.step(self._original_action(action))
-        self._progress = replace(self._progress, terminated=terminated)
         return self._shown_observation(observation), reward, terminated, truncated, info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
