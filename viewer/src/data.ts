@@ -78,7 +78,6 @@ export interface Index {
   runs: Run[];
   trees: Summary[];
   flags: string[];
-  follow: boolean;
 }
 
 /** The JSON in one of the page's data elements. */

@@ -9,8 +9,8 @@ import { loadIndex, loadPiece, type Index, type Summary } from "./data";
 import { Detail } from "./detail";
 import { Help } from "./help";
 import { Icicle } from "./icicle";
-import { follow, recall, remember } from "./follow";
 import { choose, List, NO_CHOICE, verdict, type Choice } from "./list";
+import { recall, remember } from "./memory";
 import { Outline } from "./outline";
 import { momentAt, Replay } from "./replay";
 import { address, readRoute, type Route } from "./route";
@@ -67,7 +67,6 @@ function App({ index }: { index: Index }) {
       <header>
         <a href="#" class="name">treeagent</a>
         {summary ? <Crumbs index={index} summary={summary} listed={listed} /> : <span class="crumbs">{index.runs.map((run) => run.name).join(", ")}</span>}
-        {index.follow && <Following />}
         <button type="button" onClick={() => setHelp(true)} aria-label="Shapes and keys">?</button>
       </header>
       {summary ? (
@@ -107,19 +106,6 @@ function Crumbs({ index, summary, listed }: { index: Index; summary: Summary; li
       <a class={before ? "" : "off"} href={before && address({ tree: before, step: 0 })} aria-label="Previous tree">‹</a>
       <a class={after ? "" : "off"} href={after && address({ tree: after, step: 0 })} aria-label="Next tree">›</a>
     </nav>
-  );
-}
-
-function Following() {
-  const [on, setOn] = useState(() => recall<boolean>("follow") ?? true);
-  useEffect(() => {
-    remember("follow", on);
-    return on ? follow() : undefined;
-  }, [on]);
-  return (
-    <label class="following" title="The page is written again while the run goes on">
-      <input type="checkbox" checked={on} onChange={(event) => setOn(event.currentTarget.checked)} /> follow
-    </label>
   );
 }
 

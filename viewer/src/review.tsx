@@ -31,7 +31,6 @@ interface State {
   judged: number;
   item: Item | null;
   marks: { id: string; when: string; verdict: string; task: string; note: string }[];
-  agreement: Record<string, { alpha: number | null; items: number }>;
 }
 
 interface Asked {
@@ -219,7 +218,7 @@ function App() {
           </>
         )}
         <details>
-          <summary>Your last marks, and agreement</summary>
+          <summary>Your last marks</summary>
           <ul class="told">
             {state.marks.map((each) => (
               <li key={each.id}>
@@ -228,9 +227,6 @@ function App() {
               </li>
             ))}
           </ul>
-          {Object.entries(state.agreement).map(([kind, { alpha, items }]) => items > 0 && (
-            <p key={kind}>Krippendorff's α of {items} items judged “{kind}” by two or more: {alpha === null ? "undefined" : alpha.toFixed(2)}</p>
-          ))}
         </details>
       </main>
     </>

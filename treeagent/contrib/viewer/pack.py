@@ -38,7 +38,7 @@ class Packed:
 def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) -> Packed:
     """Pack a tree for the page. ``kind``: "training" for a searched training task, which has advantages and preference
     pairs; "plan" for a plan made at evaluation, after which ``episode`` was played; "episode" for a path."""
-    chosen = _chosen(tree, config, kind, episode)
+    chosen = _chosen(tree, config, kind)
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
     margins = _sides(tree, config) if kind == "training" else {}
     drops = criticality(tree)
@@ -134,34 +134,17 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
     return row
 
 
-def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> set[int]:
-    """The ``id`` of each edge that was executed. For a plan without a stored episode: of the edges that evaluation
-    would execute. For a training tree: of the most visited path."""
+def _chosen(tree: Tree, config: RunConfig, kind: str) -> set[int]:
+    """The ``id`` of each edge of an episode, of the path that evaluation would execute of a plan, and of the most
+    visited path of a training tree."""
     if kind == "episode":
         return {id(edge) for edge in steps(tree)}
-    if episode is not None:
-        return {id(edge) for edge in _followed(tree, steps(episode))}
     if config.search.method == "lookahead":
         return {id(edge) for edge in most_visited_path(tree)}
     if kind == "training":
         return {id(edge) for edge in best_path(tree, "visits")}
     settings = config.evaluate
     return {id(edge) for edge in best_path(tree, settings.decision, settings.likelihood_weight)}
-
-
-def _followed(tree: Tree, episode_path: Sequence[Edge]) -> Sequence[Edge]:
-    """The edges of a tree that an episode took, up to where it left the tree. If siblings have equal texts, as in
-    chains, the result is the longest match with the episode."""
-    longest: tuple[Edge, ...] = ()
-    stack: list[tuple[tuple[Edge, ...], Node | None]] = [((), tree.root)]
-    while stack:
-        path, node = stack.pop()
-        if len(path) > len(longest):
-            longest = path
-        if node is not None and len(path) < len(episode_path):
-            text = episode_path[len(path)].action.text
-            stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.action.text == text)
-    return longest
 
 
 def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:

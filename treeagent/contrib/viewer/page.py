@@ -18,9 +18,8 @@ def bundled(name: str) -> str:
     return files("treeagent.contrib.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
-    """Write the page. With ``follow`` it reloads itself every few seconds."""
-    index = content.index | {"follow": follow}
+def write_page(path: Path, content: Content) -> None:
+    index = content.index
     data = {"index": squeeze(orjson.dumps(index))} | {f"piece-{n}": each for n, each in enumerate(content.pieces)}
     write_atomic(path, html("treeagent: " + ", ".join(run["name"] for run in index["runs"]), data).encode())
 
