@@ -31,7 +31,12 @@ Every arm tuned alike, at the same learning rates (``benchmarks.grid``):
 The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. If the start's own
 run searched with the same settings, its trees are taken. Two controls learn from independent episodes of the same tasks
 under the same limits: "chains-rft" imitates all of their distinct successes (RFT, Yuan et al. 2023), and "chains-grpo"
-is flat GRPO (Shao et al. 2024). Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
+is flat GRPO (Shao et al. 2024). Agent Q's table, each policy alone and with tree search:
+
+    .venv/bin/python -m benchmarks.updates --config quickstart --runs runs/quickstart --name agent_q \\
+        --out runs/agent_q --modes greedy mcts --variants chains-rft chains-dpo agent-q dpo --seeds 0 1 2 3 4
+
+Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
 choose which weights each update keeps.
 """
 
@@ -72,12 +77,18 @@ class Variant:
 
     methods: tuple[Method, ...]
     overrides: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    """Settings of the search whose trees it learns from, in place of the recipe's."""
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        return (*self.overrides, *self.search)
 
 
-CHAINS = "chains"
-"""Prefix of the names of variants that learn from independent episodes instead of trees."""
 CHAIN_SEARCH = ("search.method=best_of_n", "search.limits.simulations=1000")
 """Sample as many episodes of a task as its other limits allow, as in configs/baselines."""
+CRITIC_SEARCH = ("search.method=critic", "search.options={weight=0.5}")
+"""Agent Q's search: the policy's own word, as critic, is half of the prior of an action."""
 FLAT_GRPO = (
     "update.advantages.kind=grpo",
     "update.grpo.loss_type=grpo",
@@ -89,8 +100,10 @@ FOUND = ("update.targets.kind=found",)
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
-    "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000", *CHAIN_SEARCH)),
-    "chains-grpo": Variant(("grpo",), (*FLAT_GRPO, *BARE, *CHAIN_SEARCH)),
+    "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000"), CHAIN_SEARCH),
+    "chains-dpo": Variant(("dpo",), ("update.pairs.rule=trajectory",), CHAIN_SEARCH),
+    "chains-grpo": Variant(("grpo",), (*FLAT_GRPO, *BARE), CHAIN_SEARCH),
+    "agent-q": Variant(("dpo",), ("update.pairs.rule=all",), CRITIC_SEARCH),
     "states": Variant(("rft",)),
     "distil": Variant(("distil",)),
     "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
@@ -106,6 +119,8 @@ VARIANTS: Mapping[str, Variant] = {
     "grpo-no-anchor": Variant(("grpo",), BARE),
     "grpo-treerl": Variant(("grpo",), ("update.advantages.kind=treerl",)),
     "grpo-gigpo": Variant(("grpo",), ("update.advantages.kind=gigpo",)),
+    "grpo-simpletir": Variant(("grpo",), ("update.advantages.kind=simpletir",)),
+    "grpo-aspo": Variant(("grpo",), ("update.advantages.kind=aspo",)),
     "dpo-grpo": Variant(("dpo", "grpo")),
     "rft-dpo": Variant(("rft", "dpo"), PATHS),
     "rft-grpo": Variant(("rft", "grpo"), PATHS),
@@ -156,14 +171,14 @@ class Job:
 def run(job: Job) -> list[Row]:
     """Train the variants. Returns their rows and those of the start."""
     rows: list[Row] = []
-    for chains in (False, True):
-        chosen = [name for name in job.names if name.startswith(CHAINS) == chains]
+    for folder, search in (("", ()), ("chains", CHAIN_SEARCH), ("critic", CRITIC_SEARCH)):
+        chosen = [name for name in job.names if VARIANTS[name].search == search]
         if chosen:
-            config = job.settings(CHAIN_SEARCH if chains else ())
-            with Run.create(job.out / f"{CHAINS if chains else ''}seed{job.seed}", config, resume=True) as shared_run:
+            config = job.settings(search)
+            with Run.create(job.out / f"{folder}seed{job.seed}", config, resume=True) as shared_run:
                 _take_trees(job.start, shared_run)
                 collect(config, shared_run, QuietProgress(), job.start)
-                if job.rates and not chains:
+                if job.rates and not search:
                     [row] = evaluate(config, shared_run, QuietProgress(), [(job.start, "greedy")])
                     plain = settings_digest(job.recipe, job.start, job.overrides)
                     rows.append(_row("before", job.seed, plain, shared_run, row, {}))
@@ -189,9 +204,9 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
     plain = settings_digest(job.recipe, start, job.overrides)
     for name in names:
         variant, checkpoint = VARIANTS[name], start
-        settings = job.settings(variant.overrides)
+        settings = job.settings(variant.settings)
         learnt = settings_digest(
-            job.recipe, start, [*variant.overrides, *job.overrides], (*variant.methods, *map(str, job.rates))
+            job.recipe, start, [*variant.settings, *job.overrides], (*variant.methods, *map(str, job.rates))
         )
         if job.rates:
             [method] = variant.methods
@@ -211,7 +226,7 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
             if policy == checkpoint:
                 yield _row(arm_of(name, mode), job.seed, learnt, shared_run, row, figures)
                 print(f"seed {job.seed} {arm_of(name, mode)}: {100 * row['success']:.1f} %", flush=True)
-            elif not name.startswith(CHAINS):
+            elif not variant.search:
                 yield _row(arm_of("before", mode), job.seed, plain, shared_run, row, {})
 
 
@@ -271,7 +286,7 @@ def main() -> None:
                 settings_hash = settings_digest(
                     arguments.config,
                     start,
-                    [*variant.overrides, *arguments.set],
+                    [*variant.settings, *arguments.set],
                     (*variant.methods, *map(str, arguments.grid)),
                 )
                 if not all(record.has(arm_of(name, mode), seed, settings_hash) for mode in arguments.modes):

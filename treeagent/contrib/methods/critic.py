@@ -151,15 +151,19 @@ class CriticSearch(Search):
         several = [node for node in nodes if len(node.edges) > 1]
         if not several or not self.options.weight:
             return
+        scored = await self.rank_actions(growth, several)
+        for node, scores in zip(several, scored, strict=True):
+            total, weight = sum(scores) or 1.0, self.options.weight
+            for edge, score in zip(node.edges, scores, strict=True):
+                edge.prior = (1 - weight) * edge.prior + weight * score / total
+
+    async def rank_actions(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[Sequence[float]]:
+        """The critic's score of each edge of each node, at least 0."""
         generator, chat = getattr(self.policy, "generator", None), getattr(self.policy, "chat", None)
         if generator is None or not isinstance(chat, ChatFormat):
             raise UserError(
                 "search.method 'critic' asks the policy's own model, but this policy has none that reads tokens: use a "
                 "policy on token ids, with search.granularity=step"
             )
-        candidates = [[edge.action for edge in node.edges] for node in several]
-        ranked = await LMCritic(generator, chat).rank([node.state for node in several], candidates)
-        for node, scores in zip(several, ranked, strict=True):
-            total, weight = sum(scores) or 1.0, self.options.weight
-            for edge, score in zip(node.edges, scores, strict=True):
-                edge.prior = (1 - weight) * edge.prior + weight * score / total
+        candidates = [[edge.action for edge in node.edges] for node in nodes]
+        return await LMCritic(generator, chat).rank([node.state for node in nodes], candidates)
