@@ -3,14 +3,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from treeagent.contrib.people.marks import (
     Mark,
     Verdict,
     append_mark,
     effective_marks,
-    krippendorff_alpha,
     new_mark,
     read_marks,
 )
@@ -74,13 +71,3 @@ def test_a_later_mark_of_one_reviewer_replaces_the_earlier_until_it_is_withdrawn
     assert effective_marks([first, second, other, withdrawal]) == [first, other]
     unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), choice=0)
     assert effective_marks([first, unsafe]) == [first, unsafe]
-
-
-def test_alpha_of_krippendorffs_examples() -> None:
-    """The two examples of his paper of 2011: two observers of binary values, and four of five values with some
-    missing."""
-    two = ["0100000010", "1110010000"]
-    assert krippendorff_alpha(list(zip(*two, strict=True))) == pytest.approx(1 - 19 * 8 / 168)
-    four = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
-    items = [[value for value in item if value != "."] for item in zip(*four, strict=True)]
-    assert krippendorff_alpha(items) == pytest.approx(0.743, abs=5e-4)

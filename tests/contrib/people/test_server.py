@@ -19,7 +19,8 @@ from treeagent.contrib.people.server import Review, ReviewServer
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ReviewServer]:
     run = sample_run(tmp_path / "run")
-    with ReviewServer(Review(run, review_queue(run, "pairs"), "ada")) as served:
+    pairs = [item for item in review_queue(run) if item.kind == "pair"]
+    with ReviewServer(Review(run, pairs, "ada")) as served:
         thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield served

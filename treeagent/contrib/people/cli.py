@@ -3,22 +3,14 @@
 import getpass
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from treeagent.contrib.people.apply import EDITS, write_marked
-from treeagent.contrib.people.marks import (
-    FILE,
-    agreement,
-    append_mark,
-    effective_marks,
-    new_mark,
-    read_marks,
-    unsafe_calls,
-)
+from treeagent.contrib.people.marks import FILE, Mark, effective_marks, read_marks, unsafe_calls
 from treeagent.contrib.people.queue import review_queue
 from treeagent.contrib.people.server import Review, ReviewServer
 from treeagent.pipeline.folder import Run, RunError
@@ -31,14 +23,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Who = Annotated[str, typer.Option("--who", help="Your name, which your marks bear; by default your login.")]
 
 
 @app.command()
 def serve(
     run_folder: RunFolder,
-    who: Who = "",
-    kind: Annotated[Literal["pairs", "episodes", "both"], typer.Option(help="What to review.")] = "both",
+    who: Annotated[str, typer.Option("--who", help="Your name, which your marks bear; by default your login.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
 ) -> None:
     """Review a run in the browser: compare actions blind; judge episodes; veto actions, correct them or mark them
@@ -50,7 +40,7 @@ def serve(
     Example: treeagent review serve runs/shop --who ada
     """
     run = Run.open(run_folder)
-    items = review_queue(run, kind)
+    items = review_queue(run)
     if not items:
         raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")
     try:
@@ -64,41 +54,21 @@ def serve(
 
 @app.command("list")
 def list_marks(run_folder: RunFolder) -> None:
-    """List the marks that count, and how well reviewers agree.
+    """List the marks that count, and a pattern for each call that one of them calls unsafe.
 
     Example: treeagent review list runs/shop
     """
     run = Run.open(run_folder)
-    every = read_marks(run.path / FILE)
-    if not (count := effective_marks(every)):
-        raise RunError(f"{run_folder} has no marks: make some with treeagent review serve {run_folder}")
-    table = Table(Column("id", no_wrap=True), "when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)
-    for mark in count:
+    every = _marks(run)
+    table = Table("when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)
+    for mark in every:
         of = mark.text if mark.verdict == "edit" else "" if mark.choice is None else mark.shown[mark.choice]
         cells = (mark.when[:16], mark.who, mark.verdict, " ".join(of.split())[:60], mark.task_id, mark.note)
-        table.add_row(mark.id, *(Text(visible(cell)) for cell in cells))
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     console = Terminal(soft_wrap=True)
     Terminal().print(table)
-    for kind, (alpha, items) in agreement(every).items():
-        if items:
-            value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
-            console.print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
     for call in unsafe_calls(every):
         console.print(Text(f"unsafe; a pattern that forbids it: {visible(re.escape(call))}"))
-
-
-@app.command()
-def withdraw(
-    run_folder: RunFolder, mark: Annotated[str, typer.Argument(metavar="ID", help="The mark's id.")], who: Who = ""
-) -> None:
-    """Take back a mark. This adds a line to RUN/marks.jsonl.
-
-    Example: treeagent review withdraw runs/shop 3f2b0c6e8d1a4f7b9c5e0d2a6b8f1c3d
-    """
-    file = Run.open(run_folder).path / FILE
-    if mark not in {each.id for each in effective_marks(read_marks(file))}:
-        raise RunError(f"{file} holds no standing mark {mark}: treeagent review list {run_folder} lists them")
-    append_mark(file, new_mark(_name(who), "withdraw", withdraws=mark))
 
 
 @app.command()
@@ -114,13 +84,19 @@ def apply(
     Example: treeagent review apply runs/shop --out runs/marked
     """
     source = Run.open(run_folder)
-    if not effective_marks(read_marks(source.path / FILE)):
-        raise RunError(f"{run_folder} has no marks: make some with treeagent review serve {run_folder}")
+    _marks(source)
     if out.exists():
         raise RunError(f"{out} exists: choose a new folder")
     counts = write_marked(source, out)
     changes = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no mark is on a state of its trees"
     Terminal(soft_wrap=True).print(f"{out}: {changes}; written turns are in {EDITS}")
+
+
+def _marks(run: Run) -> list[Mark]:
+    """The marks of a run that count."""
+    if not (found := effective_marks(read_marks(run.path / FILE))):
+        raise RunError(f"{run.path} has no marks: make some with treeagent review serve {run.path}")
+    return found
 
 
 def _name(who: str) -> str:

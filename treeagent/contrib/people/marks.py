@@ -3,7 +3,7 @@ mark names the judged conversation by a hash, so it applies in every tree with t
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -187,33 +187,3 @@ def unsafe_calls(marks: Iterable[Mark]) -> tuple[str, ...]:
     unsafe = [mark for mark in effective_marks(marks) if mark.verdict == "unsafe"]
     calls = {call for mark in unsafe for at, call in enumerate(mark.calls) if mark.choice in (None, at)}
     return tuple(sorted(calls - {""}))
-
-
-def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
-    """Krippendorff's α of the comparisons of actions ("better") and of the judgements of episodes ("solved"), each with
-    the number of items that at least two reviewers judged. A skip does not count as a judgement."""
-    found: dict[str, dict[object, list[object]]] = {"better": {}, "solved": {}}
-    for mark in effective_marks(marks):
-        if mark.verdict in ("better", "tie"):
-            chosen = "" if mark.choice is None else mark.shown[mark.choice]
-            found["better"].setdefault(mark.item, []).append(chosen and (1 if chosen == min(mark.shown) else 2))
-        elif mark.verdict in ("solved", "failed"):
-            found["solved"].setdefault(mark.item, []).append(mark.verdict)
-    return {
-        kind: (krippendorff_alpha(list(items.values())), sum(len(verdicts) > 1 for verdicts in items.values()))
-        for kind, items in found.items()
-    }
-
-
-def krippendorff_alpha(items: Sequence[Sequence[object]]) -> float | None:
-    """α = 1 - D_o / D_e of the values that reviewers gave to each item (Krippendorff 2011), with the observed and the
-    expected disagreement. None if no item has two values, or all are equal."""
-    units = [list(item) for item in items if len(item) > 1]
-    values = [value for unit in units for value in unit]
-    counts: Mapping[object, int] = {value: values.count(value) for value in dict.fromkeys(values)}
-    total = len(values)
-    expected = sum(count * (total - count) for count in counts.values())
-    if not expected:
-        return None
-    observed = sum(sum(one != other for other in unit) / (len(unit) - 1) for unit in units for one in unit)
-    return 1 - (total - 1) * observed / expected

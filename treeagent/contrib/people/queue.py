@@ -17,7 +17,6 @@ from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_names, shard_place, shards
 from treeagent.types import derive_seed
 
-Kind = Literal["pairs", "episodes", "both"]
 _MOST_PER_TREE = 3
 """Most pairs of one tree in the queue, so that a large tree does not fill it."""
 
@@ -44,18 +43,16 @@ class Item:
     """For a pair, the indices of the edges that lead from the root to its state."""
 
 
-def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
+def review_queue(run: Run) -> list[Item]:
     """The items of a run, sorted by rank, then by falling doubt: the first item of every tree and task comes before any
     second item. Only one tree at a time is in memory."""
     items: dict[str, Item] = {}
-    if kind != "episodes":
-        for name in run.collections():
-            for index, line, tree in _stored(run.trees, name):
-                for item in pair_items(tree, name, index, line, run.config.environment.returns):
-                    items.setdefault(item.id, item)
-    if kind != "pairs":
-        for item in _episode_items(run):
-            items.setdefault(item.id, item)
+    for name in run.collections():
+        for index, line, tree in _stored(run.trees, name):
+            for item in pair_items(tree, name, index, line, run.config.environment.returns):
+                items.setdefault(item.id, item)
+    for item in _episode_items(run):
+        items.setdefault(item.id, item)
     return sorted(items.values(), key=lambda item: (item.rank, -item.doubt, item.id))
 
 

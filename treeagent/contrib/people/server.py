@@ -19,7 +19,6 @@ from treeagent.contrib.people.marks import (
     FILE,
     Mark,
     Verdict,
-    agreement,
     append_mark,
     effective_marks,
     new_mark,
@@ -60,11 +59,10 @@ class Review:
 
     def state(self, after: str = "") -> dict[str, Any]:
         """The state of the page as JSON values: the next item that this reviewer has not judged, counts of items, the
-        reviewer's latest marks, and the agreement of all reviewers. The next item is looked for behind the item
-        ``after``, or with the prefix "at/" from that item on."""
+        reviewer's latest marks. The next item is looked for behind the item ``after``, or with the prefix "at/" from
+        that item on."""
         stays, after = after.startswith("at/"), after.removeprefix("at/")
-        every = read_marks(self._path)
-        own = [mark for mark in effective_marks(every) if mark.who == self.who]
+        own = [mark for mark in effective_marks(read_marks(self._path)) if mark.who == self.who]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
         indices = {known: index for index, known in enumerate(self._items)}
@@ -78,7 +76,6 @@ class Review:
             "judged": len(indices) - len(waiting),
             "item": None if chosen is None else self.shown(chosen),
             "marks": [_mark_json(mark) for mark in own[: -_RECENT - 1 : -1]],
-            "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
         }
 
     def shown(self, item: Item) -> dict[str, Any]:
