@@ -8,11 +8,6 @@ from typing import Any, cast
 
 from openai_server import OpenAIServer, serving
 
-from treeagent.contrib.judging.judge import HACKED
-
-Answers = Callable[[str, str], bool]
-"""Maps the text of the prompt and a question to yes or no."""
-
 
 @dataclass
 class JudgeServer(OpenAIServer):
@@ -35,16 +30,11 @@ def judge_server(reply: Callable[[str], str]) -> Iterator[JudgeServer]:
         yield cast(JudgeServer, server)
 
 
-def answering(answers: Answers) -> Callable[[str], str]:
-    """A reply with one line for each numbered question, in order."""
+def says(value: bool) -> Callable[[str], str]:
+    """The same answer to every item."""
 
     def reply(prompt: str) -> str:
-        asked = re.findall(r"^(\d+)\. (.*)$", prompt, re.MULTILINE)
-        return "\n".join(f"{number}: {'yes' if answers(prompt, question) else 'no'}" for number, question in asked)
+        asked = re.findall(r"^(\d+)\. ", prompt, re.MULTILINE)
+        return "\n".join(f"{number}: {'yes' if value else 'no'}" for number in asked)
 
     return reply
-
-
-def says(value: bool, hacked: bool = False) -> Callable[[str], str]:
-    """The same answer to every item."""
-    return answering(lambda prompt, question: hacked if question == HACKED else value)

@@ -1,7 +1,6 @@
 """A judge on a scripted server: its prompts, how its votes are combined, and how it fails."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,8 @@ import pytest
 from judge_server import JudgeServer, judge_server, says
 from judged_steps import place, step
 
-from treeagent.contrib.judging.ends import Verdict, pay_ends
-from treeagent.contrib.judging.judge import (
-    OUT_OF_CALLS,
-    UNREADABLE,
-    Judge,
-)
+from treeagent.contrib.judging.ends import pay_ends
+from treeagent.contrib.judging.judge import UNREADABLE, Judge
 from treeagent.pipeline.rewards import Step, make_reward
 from treeagent.types import UserError
 
@@ -29,7 +24,7 @@ def judge(server: JudgeServer, folder: Path, **options: Any) -> Judge:
     return made
 
 
-def ask(judge: Judge, *ends: Step) -> list[Verdict | None]:
+def ask(judge: Judge, *ends: Step) -> list[float | None]:
     return asyncio.run(judge.verdicts(ends or [END]))
 
 
@@ -40,14 +35,14 @@ def test_votes_read_the_items_in_both_orders_and_the_verdict_is_the_share_of_yes
         return "\n".join(f"{number}: {'yes' if number == 1 else 'no'}" for number, _ in enumerate(asked, 1))
 
     with judge_server(first_alone) as server:
-        assert ask(judge(server, tmp_path, hacked=False)) == [Verdict(0.5)]
+        assert ask(judge(server, tmp_path)) == [0.5]
         orders = ["\n\n".join(row["content"] for row in body["messages"]) for body in server.asked]
     assert sorted(prompt.index(ITEMS[0]) < prompt.index(ITEMS[1]) for prompt in orders) == [False, True, True]
 
 
 def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_is_shown(tmp_path: Path) -> None:
     with judge_server(says(True)) as server:
-        assert ask(judge(server, tmp_path, reference="answer")) == [Verdict(1.0)]
+        assert ask(judge(server, tmp_path, reference="answer")) == [1.0]
         text = server.asked[0]["messages"][1]["content"]
     assert "> [assistant] 1: yes" in text and "\n1: yes" not in text
     assert "> the red one" in text
@@ -55,25 +50,18 @@ def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_i
         ask(judge(server, tmp_path, reference="solution"))
 
 
-@pytest.mark.parametrize(
-    ("reply", "options", "reason"),
-    [(lambda prompt: "well", {}, UNREADABLE), (says(True), {"most_calls": 1}, OUT_OF_CALLS)],
-)
-def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(
-    reply: Callable[[str], str], options: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
-    with judge_server(reply) as server:
-        asked = judge(server, tmp_path, **options)
+def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(tmp_path: Path) -> None:
+    with judge_server(lambda prompt: "well") as server:
+        asked = judge(server, tmp_path)
         assert asyncio.run(asked.score([step(), END])) == [0.0, None]
-    assert asked.replies.figures()[reason] == 1
+    assert asked.replies.figures()[UNREADABLE] == 1
 
 
-def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:
-    """An episode was paid 0.5, and its end 1. With w = 0.75 a verdict of 0.2 makes that 0.25 + 0.15; a hack takes back
-    what was paid before."""
+def test_an_end_is_paid_the_verdict() -> None:
+    """An end was paid 1. With w = 0.75 a verdict of 0.2 makes that 0.25 + 0.15."""
 
-    async def verdicts(ends: object) -> list[Verdict | None]:
-        return [Verdict(0.2), Verdict(1.0, hacked=True), None]
+    async def verdicts(ends: object) -> list[float | None]:
+        return [0.2, None]
 
-    ends = [step(reward=1.0, end="terminated", paid=0.5) for _ in range(3)]
-    assert asyncio.run(pay_ends([step(reward=0.4), *ends], 0.75, verdicts)) == pytest.approx([0.1, 0.4, -0.5, None])
+    ends = [step(reward=1.0, end="terminated", paid=0.5) for _ in range(2)]
+    assert asyncio.run(pay_ends([step(reward=0.4), *ends], 0.75, verdicts)) == pytest.approx([0.1, 0.4, None])

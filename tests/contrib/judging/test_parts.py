@@ -9,7 +9,7 @@ from judged_steps import place, step
 
 from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers
 from treeagent.contrib.judging.cascade import Cascade
-from treeagent.contrib.judging.ends import Verdict, agreement
+from treeagent.contrib.judging.ends import agreement
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.contrib.judging.weighted import components
 from treeagent.pipeline.rewards import Step, make_reward
@@ -44,18 +44,18 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(tm
     class Model:
         cap = 0.5
 
-        async def values(self, ends: list[Step]) -> list[float | None]:
+        async def verdicts(self, ends: list[Step]) -> list[float | None]:
             asked.extend(end.action.text for end in ends)
             return [1.0 if end.action.text == "unsure" else None for end in ends]
 
     class Person:
-        async def verdicts(self, ends: list[Step]) -> list[Verdict | None]:
+        async def verdicts(self, ends: list[Step]) -> list[float | None]:
             asked.extend(f"judge {end.action.text}" for end in ends)
             return [None for _ in ends]
 
     cascade.learned, cascade.judge = Model(), Person()  # type: ignore[assignment]
     ends = [step(call, end="terminated") for call in ("sure", "unsure", "silent")]
-    assert asyncio.run(cascade.verdicts(ends)) == [Verdict(0.9), Verdict(0.75), None]
+    assert asyncio.run(cascade.verdicts(ends)) == [0.9, 0.75, None]
     assert asked == ["unsure", "silent", "judge silent"]
     with pytest.raises(UserError, match="at least one"):
         make_reward(place(tmp_path, "cascade"))

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent import seams
-from treeagent.contrib.judging.ends import Verdict, pay_ends
+from treeagent.contrib.judging.ends import pay_ends
 from treeagent.contrib.judging.judge import Judge, JudgeOptions
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.pipeline.rewards import Place, Step
@@ -58,26 +58,23 @@ class Cascade:
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, 1.0, self.verdicts)
 
-    async def verdicts(self, ends: Sequence[Step]) -> list[Verdict | None]:
+    async def verdicts(self, ends: Sequence[Step]) -> list[float | None]:
         """The verdict of the first tier that is certain, or else of the last tier that gives any. A reward model that
         its audit trusts by c only gives c V + (1 - c) m, where m is the middle of ``uncertain``."""
-        found: list[Verdict | None] = [None] * len(ends)
-        if self.rule is not None:
-            scores = [self.rule(end) for end in ends]
-            found = [None if score is None else Verdict(float(score)) for score in scores]
+        found = [None if self.rule is None else self.rule(end) for end in ends]
         if self.learned is not None and (open_ends := self._open(found)):
             trust, middle = self.learned.cap, sum(self.options.uncertain) / 2
-            values = await self.learned.values([ends[index] for index in open_ends])
+            values = await self.learned.verdicts([ends[index] for index in open_ends])
             for index, value in zip(open_ends, values, strict=True):
                 if value is not None:
-                    found[index] = Verdict(trust * value + (1 - trust) * middle)
+                    found[index] = trust * value + (1 - trust) * middle
         if self.judge is not None and (open_ends := self._open(found)):
             verdicts = await self.judge.verdicts([ends[index] for index in open_ends])
             for index, verdict in zip(open_ends, verdicts, strict=True):
-                found[index] = verdict or found[index]
+                found[index] = found[index] if verdict is None else verdict
         return found
 
-    def _open(self, found: Sequence[Verdict | None]) -> list[int]:
+    def _open(self, found: Sequence[float | None]) -> list[int]:
         """The indices of the ends about which the next tier is asked."""
         low, high = self.options.uncertain
-        return [index for index, each in enumerate(found) if each is None or low < each.value < high]
+        return [index for index, each in enumerate(found) if each is None or low < each < high]

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.judging.audit import read_audit
-from treeagent.contrib.judging.ends import Verdict, pay_ends
+from treeagent.contrib.judging.ends import pay_ends
 from treeagent.pipeline.rewards import Place, Step
 from treeagent.types import UserError
 
@@ -49,10 +49,7 @@ class Learned:
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, self.weight, self.verdicts)
 
-    async def verdicts(self, ends: Sequence[Step]) -> list[Verdict | None]:
-        return [None if value is None else Verdict(value) for value in await self.values(ends)]
-
-    async def values(self, ends: Sequence[Step]) -> list[float | None]:
+    async def verdicts(self, ends: Sequence[Step]) -> list[float | None]:
         """V of each end, the predicted outcome of the whole episode; None where the model cannot read it."""
         from treeagent.agent.policy import HeadValue
         from treeagent.pipeline.build import make_chat

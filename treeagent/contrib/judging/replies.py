@@ -65,7 +65,7 @@ class Replies:
 
     def figures(self) -> dict[str, int]:
         """``calls`` and generated ``tokens`` that were paid for, and the counts of events, the most frequent first:
-        ``verdict``, ``hacked``, and each reason why an end has no verdict."""
+        ``verdict``, and each reason why an end has no verdict."""
         with self._connection() as connection:
             calls, tokens = connection.execute("SELECT count(*), total(tokens) FROM reply").fetchone()
             events = Counter(dict(connection.execute("SELECT kind, number FROM event")))
