@@ -70,12 +70,14 @@ class Message:
     """The ids as a model sampled them; empty for text that no model sampled."""
     partial: bool = False
     """The turn, the last of its conversation, is unfinished: its next token follows the last of ``token_ids``."""
+    images: tuple[str, ...] = field(default=(), repr=False)
+    """What is shown beside the text, as data URLs. Messages of a search share a string; a stored tree holds it once."""
 
 
 def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Message, ...]:
     """The conversation in which a note replaces each observation whose index is in ``left_out``."""
     return tuple(
-        replace(message, content=f"[observation left out: {len(message.content)} characters]")
+        replace(message, content=f"[observation left out: {len(message.content)} characters]", images=())
         if index in left_out
         else message
         for index, message in enumerate(messages)

@@ -92,7 +92,7 @@ class OpenAIServer:
         return self.adapters.get(body["model"], self.generator)
 
     def chat_completions(self, body: Body) -> Body:
-        messages = tuple(Message(row["role"], row["content"], self._ids(row)) for row in body["messages"])
+        messages = tuple(Message(row["role"], _words(row["content"]), self._ids(row)) for row in body["messages"])
         prompt = self.chat.prompt_ids(messages)
         drawn = self._draw(prompt, body)
         choices = [
@@ -138,6 +138,11 @@ class OpenAIServer:
     def _raw(self, prompt: tuple[int, ...], sample: Sample) -> list[float]:
         ids = sample.token_ids
         return [float(next_logprobs(self.generator, [prompt + ids[:i]], [ids[i]])) for i in range(len(ids))]
+
+
+def _words(content: str | list[Body]) -> str:
+    """The text of a content, of whose parts this model sees no images."""
+    return content if isinstance(content, str) else "".join(each.get("text", "") for each in content)
 
 
 def _usage(prompt: tuple[int, ...], drawn: list[Sample]) -> Body:

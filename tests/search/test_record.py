@@ -74,7 +74,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
         ),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "best", "chance", "group", "own_reward"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
-        (Message, MESSAGE_FIELDS, {"token_ids"}),
+        (Message, MESSAGE_FIELDS, {"token_ids", "images"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),
     ):
         assert {each.name for each in fields(kind)} == {*kept, *apart}, kind
@@ -93,12 +93,16 @@ def test_a_searched_tree_comes_back(config: SearchConfig, maze: Maze, seed: int)
 def test_an_unusual_tree_comes_back() -> None:
     """Every field has an unusual value: tool calls, several messages per step, unicode, a malformed step, an error."""
     shop = Task("shop-1", "find a ✂️", "test", 17, {"answer": "B1", "limits": [1, 2.5], "deep": {"x": None}})
-    messages = (Message("system", "Be brief."), Message("user", "find a ✂️\nsearch page"))
+    messages = (Message("system", "Be brief."), Message("user", "find a ✂️\nsearch page", images=("one", "two")))
     root = Node(State(shop, messages, "root"), value=0.5, context_ids=(1, 2, 3))
     call = Action("tool", ToolCall("open", {"item": 3, "tags": ["a", {"b": 1}]}), "why", (4, 5), (-0.5, -0.1))
-    said = Message("assistant", "tool", (4, 5))
+    said, answer = Message("assistant", "tool", (4, 5)), Message("user", "a\u2028b", images=("two",))
     below = Node(
-        State(shop, (*messages, said, Message("user", "a\u2028b"), Message("system", "hurry")), ended=True),
+        State(
+            shop,
+            (*messages, said, answer, Message("system", "hurry")),
+            ended=True,
+        ),
         value=-0.25,
         context_ids=(6, 7),
         left_out=(1,),
@@ -120,6 +124,7 @@ def test_an_unusual_tree_comes_back() -> None:
     assert again is not None
     assert again.state.messages == below.state.messages
     assert again.state.messages[2].token_ids == (4, 5)
+    assert to_record(tree)["images"] == ["one", "two"]
 
 
 messages = st.builds(

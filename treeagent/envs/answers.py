@@ -3,7 +3,8 @@ an exception, which becomes the error of that episode, as a crash does."""
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Final
@@ -15,6 +16,7 @@ from treeagent.types import Split, Task, UserError
 
 ENDING: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions with which an environment would end the whole run. Its ``KeyboardInterrupt`` is taken for Ctrl-C."""
+_IMAGE = re.compile(r"data:image/(png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
 
 
 @contextmanager
@@ -74,6 +76,14 @@ def checked_step(answer: object) -> StepResult:
             return said, float(reward), terminated, truncated, info
     form = "(observation as valid Unicode text, finite reward number, terminated bool, truncated bool, info dict)"
     raise _broken("step", answer, form)
+
+
+def checked_images(info: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the images of an observation, ``info["images"]``."""
+    images = info.get("images", ())
+    if isinstance(images, list | tuple) and all(isinstance(each, str) and _IMAGE.fullmatch(each) for each in images):
+        return tuple(images)
+    raise EnvBroken(f"info['images'] is {images!r:.200}: it must list images as data URLs (data:image/png;base64,...)")
 
 
 def checked_verdict(answer: object) -> float | None:

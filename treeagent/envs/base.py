@@ -70,7 +70,9 @@ class Env(Protocol):
         Returns (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
         ``truncated`` that the episode hit one of the environment's own limits. An impossible action, or a ``ToolCall``
         of a tool that does not exist, raises nothing: the observation says why, and ``info["tool_error"]`` holds the
-        reason as a non-empty text. ``rewards.function`` gets all of ``info``; the agent never sees it.
+        reason as a non-empty text. ``info["images"]``, also of ``reset``, lists images that belong to the observation,
+        as data URLs (``data:image/png;base64,...``), for a multimodal model. ``rewards.function`` gets all of ``info``;
+        the agent sees nothing else of it.
         """
         ...
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from treeagent.envs.answers import (
+    checked_images,
     checked_key,
     checked_legal,
     checked_reset,
@@ -220,10 +221,10 @@ class EnvDynamics:
         return contain(self.env) if self._pool is None else await self._pool.call(episode.instance, contain)
 
     def _start(self, fork: Forkable, episode: _Episode, task: Task) -> State:
-        observation, _ = fork.reset(checked_task(task))
+        observation, info = fork.reset(checked_task(task))
         episode.has_verifier = checked_verdict(fork.env.verify()) is not None
         place, episode.last = checked_key(fork.env.state_key()), fork.mark()
-        first = (Message("user", opening(task, observation)),)
+        first = (Message("user", opening(task, observation), images=checked_images(info)),)
         position, legal = _Position(episode.last, episode), self._legal_actions(fork.env)
         return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
 
@@ -242,7 +243,7 @@ class EnvDynamics:
         legal = None if terminated or truncated else self._legal_actions(env)
         then = _Position(episode.last, episode, position.paid + reward)
         return Transition(
-            _next_state(state, action, observation, place, then, legal),
+            _next_state(state, action, observation, place, then, legal, checked_images(info)),
             reward=reward if self._reveal_reward else None,
             terminated=terminated,
             truncated=not terminated and (truncated or _steps_used(state) >= self._max_steps),
@@ -262,9 +263,10 @@ def _next_state(
     place: str | None,
     position: _Position,
     legal: tuple[str, ...] | None,
+    images: tuple[str, ...] = (),
 ) -> State:
     turn = Message("assistant", action.text, action.token_ids)
-    messages = (*state.messages, turn, Message("user", observation))
+    messages = (*state.messages, turn, Message("user", observation, images=images))
     key = _key(place, _steps_used(state))
     return State(state.task, messages, key, position, legal_actions=legal, place=place)
 

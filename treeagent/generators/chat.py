@@ -314,6 +314,11 @@ class ChatFormat:
         first = [text for text in (self._preface, "" if self._writes_tools else self._instructions) if text]
         later = {"user": self._answers, "system": "system" if self._has_system else "user"}
         for index, message in enumerate(messages):
+            if message.images:
+                raise UserError(
+                    "a chat template for text cannot write the environment's images: set policy.generator=chat and "
+                    "policy.url to a server of a multimodal model, or let the environment show text alone"
+                )
             content, begun = self._escape(message.content), begun and index not in self._begins
             if message.role == "assistant":
                 rows.append({"role": "assistant", "content": _placeholder(turns)})

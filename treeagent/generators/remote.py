@@ -30,6 +30,7 @@ from treeagent.generators.base import (
     score_each_prefix,
 )
 from treeagent.generators.config import RemoteConfig
+from treeagent.generators.turn import openai_content
 from treeagent.threads import map_in_threads
 from treeagent.types import Message, UserError, storable
 
@@ -149,7 +150,7 @@ class Server:
     def chat(self, messages: Sequence[Message], **asked: Any) -> ChatCompletion:
         """The answer to a chat, with at least one choice. What a server refuses, as OpenAI's reasoning models do
         ``max_tokens``, is named otherwise or left out, a temperature only if it is 0 or 1."""
-        rows: list[Any] = [{"role": message.role, "content": message.content} for message in messages]
+        rows: list[Any] = [{"role": message.role, "content": openai_content(message)} for message in messages]
         spelling = dict(self._spelling)
         if asked["temperature"] not in (0.0, 1.0):
             spelling["temperature"] = "temperature"

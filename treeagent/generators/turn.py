@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import orjson
 
 from treeagent.seams import resolve
-from treeagent.types import Action, ToolCall, UserError, only_text
+from treeagent.types import Action, Message, ToolCall, UserError, only_text
 
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
@@ -96,6 +96,12 @@ def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """Tools in OpenAI's form, as chat templates take them."""
     told = [{"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools]
     return [{"type": "function", "function": each} for each in told]
+
+
+def openai_content(message: Message) -> str | list[dict[str, Any]]:
+    """The content of a message in OpenAI's form: its text or, if it has images, a list of parts."""
+    images = [{"type": "image_url", "image_url": {"url": each}} for each in message.images]
+    return [{"type": "text", "text": message.content}, *images] if images else message.content
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ One record is one tree. ``nodes`` are in depth-first order. Each holds the index
 leads to it, and only the messages and tokens that it adds. docs/files.md describes every key.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ MESSAGE_FIELDS = ("role", "content", "partial")
 def to_record(tree: Tree) -> Record:
     indices: dict[int, int] = {}
     nodes: list[Record] = []
+    images: dict[str, int] = {}  # with the place of each in the tree's list
     for path, node in tree.walk():
         indices[id(node)] = len(nodes)
         parent = (path[-2].child if len(path) > 1 else tree.root) if path else None
@@ -39,7 +40,11 @@ def to_record(tree: Tree) -> Record:
                 "edge": parent.edges.index(path[-1]) if parent else -1,
                 "history": history,
                 "messages": [
-                    {**_plain(message, MESSAGE_FIELDS), "token_ids": message.token_ids}
+                    {
+                        **_plain(message, MESSAGE_FIELDS),
+                        "token_ids": message.token_ids,
+                        **_set(images=[images.setdefault(each, len(images)) for each in message.images]),
+                    }
                     for message in node.state.messages[history:]
                 ],
                 "key": node.state.key,
@@ -63,6 +68,7 @@ def to_record(tree: Tree) -> Record:
         "budget": asdict(tree.budget),
         # -1 stands for a node that a replay has since removed. One list per kind of cost compresses well.
         **_set(order=[indices.get(id(node), -1) for node in tree.order], spent=columns if tree.spent else None),
+        **_set(images=[*images]),
         "nodes": nodes,
     }
 
@@ -114,7 +120,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
             raise ValueError(f"split {task.split!r}")
         nodes: list[Node] = []
         for row in record["nodes"]:
-            nodes.append(_node(row, task, nodes))
+            nodes.append(_node(row, task, nodes, record.get("images", ())))
         columns = [record.get("spent", {}).get(name, ()) for name in Spent._fields]
         return Tree(
             task,
@@ -166,9 +172,13 @@ def _edge(row: Mapping[str, Any]) -> Edge:
     return Edge(action, **others, **_select(row, EDGE_FIELDS))
 
 
-def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
+def _node(row: Mapping[str, Any], task: Task, earlier: list[Node], images: Sequence[str]) -> Node:
     added = [
-        Message(token_ids=tuple(message["token_ids"]), **_select(message, MESSAGE_FIELDS))
+        Message(
+            token_ids=tuple(message["token_ids"]),
+            images=tuple(images[place] for place in message.get("images", ())),
+            **_select(message, MESSAGE_FIELDS),
+        )
         for message in row["messages"]
     ]
     arrival, conversation = None, tuple[Message, ...]()

@@ -60,12 +60,13 @@ export interface Row {
   margin?: number;
   value?: number;
   said?: string;
+  images?: string[];
   flags?: number;
 }
 
 export interface Rows {
   prompt: string;
-  opening: { role: string; text: string }[];
+  opening: { role: string; text: string; images: string[] }[];
   value: number;
   flags: number;
   steps: Row[];

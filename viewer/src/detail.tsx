@@ -20,7 +20,7 @@ export function Detail({ tree, at }: { tree: Tree; at: number }) {
           <Block label="Call" text={step.error ? "" : step.call} />
           <Block label="Why it is no call" text={step.error} kind="bad" />
           <Tokens tree={tree} at={at} />
-          <Block label={step.flags && step.value === undefined && !step.said ? "" : "Observation"} text={step.said} />
+          <Block label={step.flags && step.value === undefined && !step.said ? "" : "Observation"} text={step.said} images={step.images} />
         </>
       )}
     </div>
@@ -47,7 +47,7 @@ function Start({ tree }: { tree: Tree }) {
     <>
       {rows.error && <Block label="Broke off" text={rows.error} kind="bad" />}
       {summary.ending && <p>Ended: {summary.ending}; return {summary.return}</p>}
-      {rows.opening.length ? rows.opening.map((each, place) => <Block key={place} label={`The agent reads (${each.role})`} text={each.text} />) : <Block label="Task" text={rows.prompt} />}
+      {rows.opening.length ? rows.opening.map((each, place) => <Block key={place} label={`The agent reads (${each.role})`} text={each.text} images={each.images} />) : <Block label="Task" text={rows.prompt} />}
       <details>
         <summary>What it cost</summary>
         <dl class="cost">

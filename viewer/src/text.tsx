@@ -9,7 +9,14 @@ export function Foreign({ text }: { text: string }) {
   return <bdi class="foreign">{text}</bdi>;
 }
 
-export function Block({ label, text, kind = "" }: { label: string; text: string | undefined; kind?: string }) {
+interface Texts {
+  label: string;
+  text: string | undefined;
+  kind?: string;
+  images?: string[];
+}
+
+export function Block({ label, text, kind = "", images = [] }: Texts) {
   const [whole, setWhole] = useState(false);
   if (!text?.trim()) return null;
   const long = text.length > MOST && !whole;
@@ -22,6 +29,7 @@ export function Block({ label, text, kind = "" }: { label: string; text: string 
           Show all {text.length.toLocaleString("en")} characters
         </button>
       )}
+      {images.map((image, place) => <img key={place} src={image} alt={`Image ${place + 1}`} />)}
     </section>
   );
 }

@@ -1,9 +1,12 @@
 """Policies on servers of text alone: they are played and evaluated, and never learned from."""
 
 import asyncio
+import base64
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletionMessage
@@ -14,6 +17,8 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.servers.chat import ChatPolicy, RemoteChat, _text
+from treeagent.contrib.traces.traces import TraceFacts, chat_rows
+from treeagent.envs.base import EnvWrapper, StepResult
 from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -24,7 +29,9 @@ from treeagent.generators.turn import ReAct
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.trees import read_trees
-from treeagent.types import Message, State, Task, UserError
+from treeagent.search.record import from_record
+from treeagent.store import read_as
+from treeagent.types import Message, State, Task, ToolCall, UserError
 
 CHAT = ChatFormat(tokenizer())
 
@@ -82,6 +89,51 @@ def test_trees_are_collected_but_not_learned_from(shop: tuple[Path, RunConfig]) 
     assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
     with pytest.raises(UserError, match="holds actions without token ids"):
         list(read_trees(checkpoint.parent / "trees"))
+
+
+class Pictured(EnvWrapper):
+    """Shows each observation as a file, too, which holds its text."""
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, object]]:
+        said, _ = self.env.reset(**given)
+        return said, {"images": [picture(said)]}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        said, reward, terminated, truncated, info = self.env.step(action)
+        return said, reward, terminated, truncated, info | {"images": [picture(said)]}
+
+
+def picture(text: str) -> str:
+    return f"data:image/png;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def scripted(body: Body) -> str:
+    """A chat's answer: as many searches as are asked for."""
+    said = [{"role": "assistant", "content": f"Thought: hm\nAction: search[{word}]"} for word in ("lamp", "red")]
+    choices = [{"index": index, "message": each, "finish_reason": "stop"} for index, each in enumerate(said)]
+    return json.dumps({"id": "0", "object": "chat.completion", "choices": choices[: body["n"]]})
+
+
+def test_images_reach_server_tree_and_trace_and_a_text_model_refuses_them(tmp_path: Path, server: OpenAIServer) -> None:
+    server.fault, checkpoint = scripted, tmp_path / "toy"
+    save_checkpoint(Checkpoint(random_model(tokenizer(), CONFIG, 0), tokenizer()), checkpoint)
+    settings = [f"environment.wrappers=['{__name__}:Pictured']", "environment.options={products=200}"]
+    settings += [f"policy.url={server.url}", "policy.generator=chat", "search={limits={simulations=4},candidates=2}"]
+    config = load_config(None, settings)
+    search_batch(SearchJob(config, checkpoint, COLLECTED, 0, [0], tmp_path), lambda event: None)
+    [tree] = read_as(from_record, tmp_path)
+    *_, (path, node) = tree.walk()
+    first, turn, *_, last = node.state.messages
+    assert path and first.content.endswith(base64.b64decode(first.images[0].partition(",")[2]).decode())
+    assert last.images == (picture(last.content),)
+    parts = [{"type": "text", "text": first.content}, {"type": "image_url", "image_url": {"url": first.images[0]}}]
+    rows = [{"role": "user", "content": parts}, {"role": "assistant", "content": turn.content}]
+    assert rows in [body["messages"][:2] for body in server.asked]
+    facts = TraceFacts((), "toy", COLLECTED, 0)
+    assert all(row["messages"][0] == rows[0] and row["messages"][2]["content"][1:] for row in chat_rows(tree, facts))
+    texts = load_config(None, settings[:2])
+    with pytest.raises(UserError, match=r"policy\.generator=chat"):
+        search_batch(SearchJob(texts, checkpoint, COLLECTED, 1, [0], tmp_path), lambda event: None)
 
 
 def unsupported(

@@ -174,7 +174,7 @@ def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
     return found
 
 
-def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
+def _message_rows(messages: Iterable[Message]) -> list[Row]:
     return [plain_message(message) for message in messages]
 
 

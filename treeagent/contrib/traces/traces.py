@@ -17,7 +17,7 @@ import orjson
 
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
-from treeagent.generators.turn import openai_tools
+from treeagent.generators.turn import openai_content, openai_tools
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.search.record import from_record
@@ -137,9 +137,9 @@ def _added_messages(parent: Node, child: Node) -> tuple[Message, ...]:
     return tuple(message for message in fresh if message.role != "assistant")
 
 
-def plain_message(message: Message) -> dict[str, str]:
+def plain_message(message: Message) -> Json:
     """A message in OpenAI's form."""
-    return {"role": "user" if message.role == "person" else message.role, "content": message.content}
+    return {"role": "user" if message.role == "person" else message.role, "content": openai_content(message)}
 
 
 def _openai(turn: _Turn) -> list[Json]:
@@ -151,7 +151,9 @@ def _openai(turn: _Turn) -> list[Json]:
     function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
     message["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
     answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
-    return [message, *answers]
+    # OpenAI's API and TRL take no image in an answer of a tool.
+    images = [{"role": "user", "content": openai_content(each)[1:]} for each in turn.answers if each.images]
+    return [message, *answers, *images]
 
 
 def _arguments(call: ToolCall) -> str:
@@ -230,8 +232,10 @@ def _otlp(message: Json) -> Json:
         parts.append({"type": "reasoning", "content": thought})
     if message["role"] == "tool":
         parts.append({"type": "tool_call_response", "id": message["tool_call_id"], "response": message["content"]})
-    elif message["content"]:
-        parts.append({"type": "text", "content": message["content"]})
+    elif isinstance(content := message["content"], list):  # without its images, which every later span would repeat
+        parts += [{"type": "text", "content": part["text"]} for part in content if part["type"] == "text"]
+    elif content:
+        parts.append({"type": "text", "content": content})
     for call in message.get("tool_calls", ()):
         function = call["function"]
         arguments = orjson.loads(function["arguments"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.pipeline.report.describe import call_text, ending, is_solved, observation, steps
+from treeagent.pipeline.report.describe import answers, call_text, ending, is_solved, observation, steps
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, sees_rewards, succeeds
 from treeagent.views.advantages import advantages
@@ -45,7 +45,10 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) 
     numbers: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     root = tree.root
-    opening = [{"role": each.role, "text": visible(each.content, lines=True)} for each in root.state.messages]
+    opening = [
+        {"role": each.role, "text": visible(each.content, lines=True), "images": each.images}
+        for each in root.state.messages
+    ]
     # Steps are numbered in the order of a depth-first walk, so links to them stay valid while the tree is unchanged.
     stack: list[tuple[int, tuple[Edge, ...], Node, Edge]] = [(-1, (), root, edge) for edge in reversed(root.edges)]
     while stack:
@@ -130,6 +133,7 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
         success = child.final and edge.outcome is not None and succeeds(path)
         row["flags"] |= _BIT["tried"] | _flags(child) | _BIT["success"] * success
         row |= {"value": _short(child.value), "said": visible(observation(parent, child), lines=True)}
+        row["images"] = [image for each in answers(parent, child) for image in each.images]
         row |= {"withheld": True} if edge.reward is None else {"reward": _short(edge.reward)}
     return row
 

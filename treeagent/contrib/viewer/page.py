@@ -33,6 +33,7 @@ def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", conn
             "default-src 'none'",
             f"script-src {_hash(code)}",
             f"style-src {_hash(style)}",
+            "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
             *([f"connect-src {' '.join(connect)}"] if connect else []),

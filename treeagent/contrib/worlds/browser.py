@@ -1,6 +1,7 @@
 """Chromium, driven by Playwright: one headless browser a process, one context an environment."""
 
 import asyncio
+import base64
 import contextlib
 import mimetypes
 import os
@@ -28,6 +29,12 @@ _START_SECONDS, _SECONDS, _CLOSE_SECONDS = 120.0, 60.0, 5.0
 Answer = TypeVar("Answer")
 Serve = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
 """Answers a request (method, address, body) by a status and a body, whose type follows from the address."""
+
+
+async def screenshot(page: Any) -> str:
+    """What the window shows while the mouse points at nothing, as the data URL of a PNG."""
+    await page.mouse.move(0, 0)
+    return f"data:image/png;base64,{base64.b64encode(await page.screenshot(animations='disabled')).decode()}"
 
 
 class Tab:

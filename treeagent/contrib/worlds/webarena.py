@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds.browser import SITE, Answer, Tab
+from treeagent.contrib.worlds.browser import SITE, Answer, Tab, screenshot
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
@@ -79,6 +79,8 @@ class WebArenaOptions:
     """The digest of an app that differs from the known one: its verifiers run in this process."""
     sandbox: bool = True
     """Whether Chromium's own sandbox is on, which it refuses to root."""
+    screenshots: bool = False
+    """Whether each page also comes as a picture, for a multimodal model."""
 
 
 class WebArenaEnv(Env):
@@ -96,6 +98,7 @@ class WebArenaEnv(Env):
         self._tab = Tab(sandbox=options.sandbox, script=_SCRIPT, serve=self._serve)
         self._task: Task | None = None
         self._state, self._shown, self._over = b"", "", False
+        self._info: dict[str, object] = {}
 
     def tools(self) -> Sequence[ToolSpec]:
         return TOOLS
@@ -123,7 +126,7 @@ class WebArenaEnv(Env):
 
         self._shown = self._run(begin, f"{task.id}, its start", fresh=True)
         self._task = task
-        return self._shown, {}
+        return self._shown, self._info
 
     def step(self, action: str | ToolCall) -> StepResult:
         if self._task is None:
@@ -140,7 +143,7 @@ class WebArenaEnv(Env):
         task, self._task = self._task, None
         error, self._shown = self._run(partial(self._act, call=call), f"{task.id}, {call}")
         self._task = task
-        return error or self._shown, 0.0, False, False, {"tool_error": error} if error else {}
+        return error or self._shown, 0.0, False, False, {"tool_error": error} if error else self._info
 
     def verify(self) -> float:
         """1 if the verifier is content with the state that the page has sent, else 0."""
@@ -179,6 +182,7 @@ class WebArenaEnv(Env):
         await page.evaluate(_SETTLE)
         await page.clock.run_for(_SETTLE_MS)
         await page.evaluate(_SETTLE)
+        self._info = {"images": [await screenshot(page)]} if self.options.screenshots else {}
         tree = (await page.aria_snapshot(mode="ai")).replace(" [cursor=pointer]", "")
         return "\n".join(line for line in tree.splitlines() if not _LAYOUT.fullmatch(line))
 

@@ -1,12 +1,13 @@
 """Results, trees, steps and episodes in words, for the terminal and the page alike."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from treeagent.pipeline.outcomes import CURES, OFTEN
 from treeagent.search.node import Edge, Node, Tree, reaches
-from treeagent.types import Action
+from treeagent.types import Action, Message
 
 Row = Mapping[str, Any]
 """The results of one policy in one mode (``outcomes.summarise``)."""
@@ -143,10 +144,21 @@ def marks(edge: Edge) -> list[str]:
 
 def observation(parent: Node, child: Node) -> str:
     """What the environment answered to the step from ``parent`` to ``child``."""
+    return "\n".join(map(shown, answers(parent, child)))
+
+
+def answers(parent: Node, child: Node) -> tuple[Message, ...]:
+    """The environment's messages of the step from ``parent`` to ``child``."""
     before = parent.state.messages
     # + 1 skips the action, if it began a turn
     start = len(before) + (not any(message.partial for message in before[-1:]))
-    return "\n".join(message.content for message in child.state.messages[start:])
+    return child.state.messages[start:]
+
+
+def shown(message: Message) -> str:
+    """The text of a message, and the beginning of a hash of each image."""
+    names = (hashlib.sha256(each.encode()).hexdigest()[:8] for each in message.images)
+    return "\n".join((message.content, *(f"[image {name}…]" for name in names)))
 
 
 def steps(episode: Tree) -> list[Edge]:

@@ -171,7 +171,7 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
 
     console.print(Text.assemble(("task ", "dim"), (visible(episode.task.id), "bold")))
     for message in episode.root.state.messages:
-        speak("environment", message.content, "italic")
+        speak("environment", describe.shown(message), "italic")
     parent, path = episode.root, steps(episode)
     for edge in path[:depth]:
         action = edge.action

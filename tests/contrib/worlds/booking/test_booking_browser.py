@@ -31,16 +31,18 @@ def browsers() -> list[int]:
 
 @pytest.mark.parametrize("fields", [False, True])
 def test_browser_and_text_are_equal_on_random_walks_and_branches_equal_replays(fields: bool) -> None:
-    options = replace(OPTIONS, popups=True, slow=0.3, holds=2, wordings=3, fields=fields)
-    text, browser, other = BookingEnv(replace(options, view="text")), BookingEnv(options), BookingEnv(options)
+    options = replace(OPTIONS, popups=True, slow=0.3, holds=2, wordings=3, fields=fields, screenshots=fields)
+    text = BookingEnv(replace(options, view="text", screenshots=False))
+    browser, other = BookingEnv(options), BookingEnv(options)
     for seed, task in enumerate(text.tasks("test", 3)):
         rng = random.Random(seed)
-        assert browser.reset(options={"task": task}) == text.reset(options={"task": task})
+        assert browser.reset(options={"task": task})[0] == text.reset(options={"task": task})[0]
         steps = []
         while text.verdict() is None:
             call, before = rng.choice(text.legal_actions()), browser.snapshot()
             steps.append((before, call, browser.step(call)))
-            assert steps[-1][-1] == text.step(call) and browser.visit == text.visit
+            *result, info = steps[-1][-1]
+            assert (*result, {}) == text.step(call) and browser.visit == text.visit and bool(info) == fields
         for before, call, result in rng.sample(steps, 3):
             for env in (browser, other):
                 env.restore(pickle.loads(pickle.dumps(before)))

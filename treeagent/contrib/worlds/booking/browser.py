@@ -6,7 +6,7 @@ from treeagent.contrib.worlds import required
 from treeagent.contrib.worlds.booking.site import Rules, Session, start
 from treeagent.contrib.worlds.booking.town import Ledger, Town
 from treeagent.contrib.worlds.booking.web import COOKIE, Site
-from treeagent.contrib.worlds.browser import SITE, Tab
+from treeagent.contrib.worlds.browser import SITE, Tab, screenshot
 from treeagent.envs.worker import EnvCrashed
 
 State = tuple[Town, Ledger, Session]
@@ -18,7 +18,7 @@ class Screen:
     """One user's browser. Nothing lives in the page only: it has one address and a field is sent once it is filled, so
     that the site's state is all that a branch needs, and a page that shows another state is loaded again."""
 
-    def __init__(self, town: Town, rules: Rules, sandbox: bool) -> None:
+    def __init__(self, town: Town, rules: Rules, sandbox: bool, screenshots: bool) -> None:
         httpx = required("httpx", "browser")
         self._site = site = Site(town, rules)
         self._key = site.begin(start(rules))
@@ -26,6 +26,9 @@ class Screen:
             transport=httpx.ASGITransport(app=site.app()), headers={"cookie": f"{COOKIE}={self._key}"}
         )
         self._tab = Tab(sandbox=sandbox, serve=self._serve)
+        self._screenshots = screenshots
+        self.images = list[str]()
+        """A screenshot of what the page shows, if it is wanted."""
         self._page: Any = None
         self._session: Any = None
         self._shown: tuple[State, str, list[int]] | None = None
@@ -90,6 +93,7 @@ class Screen:
                     visit(known[child])
 
         visit(nodes[0])
+        self.images = [await screenshot(self._page)] if self._screenshots else []
         site = self._site
         return (site.town, site.ledger, site.sessions[self._key]), "\n".join(lines), elements
 

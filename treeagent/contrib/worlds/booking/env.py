@@ -30,7 +30,7 @@ from treeagent.contrib.worlds.booking.site import (
     view,
 )
 from treeagent.contrib.worlds.booking.town import NAMES, Ledger, Town, draw_town
-from treeagent.envs.base import Demonstrator, ToolSpec, task_to_play
+from treeagent.envs.base import Demonstrator, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
@@ -49,6 +49,8 @@ class BookingOptions:
     kind of element."""
     sandbox: bool = True
     """Whether Chromium's own sandbox is on, which it refuses to root."""
+    screenshots: bool = False
+    """Whether each page in Chromium also comes as a picture, for a multimodal model."""
     places: int = Field(default=12, ge=8, le=len(NAMES))
     """Restaurants of a town."""
     wordings: int = Field(default=1, ge=1, le=3)
@@ -128,7 +130,11 @@ class BookingEnv(ToolEnv[Goal, Visit]):
     def __init__(self, options: BookingOptions | None = None) -> None:
         self.options = given = options or BookingOptions()
         self.rules = Rules(given.holds, given.hold_steps, given.popups, given.slow, given.fields)
-        self._screen = Screen(self.town(0), self.rules, given.sandbox) if given.view == "browser" else None
+        self._screen: Screen | None = None
+        if given.view == "browser":
+            self._screen = Screen(self.town(0), self.rules, given.sandbox, given.screenshots)
+        elif given.screenshots:
+            raise UserError(f"screenshots=true wants a browser, not view={given.view}: set view=browser")
 
     def town(self, seed: int | None = None) -> Town:
         """The town of a seed, by default that of the current task."""
@@ -146,7 +152,14 @@ class BookingEnv(ToolEnv[Goal, Visit]):
             known = ", ".join(sorted(town.places))
             raise UserError(f"task {task.id!r} wants {goal.place!r}, which is no restaurant here: use one of {known}")
         self._at = task, Visit(town.booked, start(self.rules))
-        return self._shown(), {}
+        return self._shown(), self._pictures()
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        said, reward, terminated, truncated, info = super().step(action)
+        return said, reward, terminated, truncated, info or self._pictures()
+
+    def _pictures(self) -> dict[str, object]:
+        return {"images": self._screen.images} if self._screen is not None and self._screen.images else {}
 
     def tools(self) -> Sequence[ToolSpec]:
         if self.options.view == "tools":
