@@ -1,7 +1,8 @@
 """The environments in a real browser: whether they equal their text, and what they cost.
 
-    python -m benchmarks.browser --runs RUNS  # RUNS/seed0 is a run of the recipe booking
-    python -m benchmarks.browser --clone CLONE  # a clone of WebArena-Infinity
+    python -m benchmarks.browser  # the booking site: contexts and branches
+    python -m benchmarks.browser --runs RUNS  # a policy in text and browser; RUNS/seed0: recipe booking
+    python -m benchmarks.browser --clone CLONE  # the apps of a clone of WebArena-Infinity
 
 Run it as an unprivileged user: for root the browser's sandbox is off. Memory is PSS, without this process.
 """
@@ -37,17 +38,19 @@ QUESTION = "Does a browser show what the text shows, and what does it cost?"
 
 def main() -> None:
     options = starting(__doc__, "browser")
-    options.add_argument("--clone", type=Path, help="folder of WebArena-Infinity, to measure its apps instead")
+    options.set_defaults(runs=None)
+    options.add_argument("--clone", type=Path, help="folder of WebArena-Infinity")
     arguments = options.parse_args()
     dials = BookingOptions(view="browser", sandbox=SANDBOX, popups=True, slow=0.2, holds=2, wordings=3, fields=True)
     make, arms = partial(BookingEnv, dials), dict[str, Callable[[], dict[str, float]]]()
-    arms |= {f"booking, {count} contexts": partial(contexts, make, count) for count in (1, 16)}
-    arms["booking, branches"] = partial(branches, make)
     with record_of(arguments, QUESTION) as record:
-        if arguments.clone:
-            arms = {f"webarena, {app}": partial(walks, app, arguments.clone) for app in KNOWN}
-        else:
+        if arguments.runs:
             both(record, arguments.runs)
+        elif arguments.clone:
+            arms |= {f"webarena, {app}": partial(walks, app, arguments.clone) for app in KNOWN}
+        else:
+            arms |= {f"booking, {count} contexts": partial(contexts, make, count) for count in (1, 16)}
+            arms["booking, branches"] = partial(branches, make)
         for arm, measure in arms.items():
             if not record.has(arm, 0, settings := digest({"sandbox": SANDBOX})):
                 record.add(Row(arm, 0, settings, figures=measure()))
