@@ -61,20 +61,23 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "curriculum": ("treeagent.contrib.curriculum.loop", "Search and learn in rounds, on tasks that grow harder."),
     "lag": ("treeagent.contrib.scale.lag", "Search and learn in rounds, with updates beside the next search."),
-    "early-experience": ("treeagent.contrib.early_experience.cli", "Learn from what a policy's own actions led to."),
-    "hindsight": ("treeagent.contrib.hindsight.cli", "Measure how much each step of a run's trees mattered."),
+    "early-experience": ("treeagent.contrib.early_experience.train", "Learn from what a policy's own actions led to."),
+    "hindsight": ("treeagent.contrib.hindsight.divergence", "Measure how much each step of a run's trees mattered."),
     "gguf": ("treeagent.contrib.gguf.files", "Import a GGUF file as a standard checkpoint."),
     "plan": ("treeagent.contrib.plan.measure", "Estimate what a run costs, from a few items of each stage."),
-    "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
+    "scale": (
+        "treeagent.contrib.scale.settings",
+        "Run a command on Ray, or with updates in several processes.",
+    ),
     "proxy": ("treeagent.contrib.doors.proxy", "Serve a policy to any agent, and keep its conversations as trees."),
     "serve": ("treeagent.contrib.doors.serve", "Serve a policy that plans by search before each answer."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.approval", "Approve or refuse calls that wait for a person."),
-    "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
+    "suite": ("treeagent.contrib.suite.report", "Evaluate a policy under each disturbance of the environment."),
     "export": ("treeagent.contrib.traces.dataset", "Export a run's trees as a dataset, or a merged checkpoint."),
     "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run."),
-    "traces": ("treeagent.contrib.traces.exported", "Write a run's episodes or trees as traces for other tools."),
+    "traces": ("treeagent.contrib.traces.traces", "Write a run's episodes or trees as traces for other tools."),
     "view": ("treeagent.contrib.viewer.cli", "Write a page that shows the trees and episodes of runs."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

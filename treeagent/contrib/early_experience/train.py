@@ -1,23 +1,29 @@
-"""Train a checkpoint on the early experience in stored trees."""
+"""``treeagent early-experience``: learn from the results of a policy's own actions before it is updated."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import typer
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
+from treeagent.cli.options import RunFolder, find_checkpoint, require_trees
 from treeagent.contrib.early_experience.rows import reflection_rows, world_rows
 from treeagent.generators.turn import make_grammar
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.folder import Run
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.trees import read_trees
+from treeagent.seams import checked
 from treeagent.types import UserError, derive_seed
 from treeagent.views.tokens import TokenRow
+
+app = typer.Typer()
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -34,24 +40,40 @@ class EarlyOptions:
     max_steps: Annotated[int, Field(gt=0)] = 200
 
 
-def early_experience(run: Run, start: Path, out: Path, options: EarlyOptions) -> int:
-    """Train a copy of the checkpoint ``start`` on the trees of a run, and save it to ``out``. Returns the number of
-    rows."""
+@app.command()
+def early_experience(
+    run_folder: RunFolder,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The policy that searched RUN's trees.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options, such as rows=world.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="NEW", help="Folder of the new checkpoint.")] = Path("early"),
+) -> None:
+    """Train CHECKPOINT on the early experience in RUN's trees: what its own actions led to.
+
+    Reads RUN/trees, writes the checkpoint NEW.
+
+    Example: treeagent early-experience runs/shop runs/shop/checkpoints/warm rows=world --out early
+    """
+    require_trees(run_folder, COLLECTED)
+    given = dict(each.partition("=")[::2] for each in options or ())
+    settings = checked(EarlyOptions, given, "treeagent early-experience")
+    run = Run.open(run_folder)
     config = run.config
-    loaded = load_checkpoint(start, device_map=config.policy.device_map)
+    loaded = load_checkpoint(find_checkpoint(checkpoint), device_map=config.policy.device_map)
     model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
-    checkpoint = replace(loaded, model=model)
-    rows = list(early_rows(run, checkpoint, options))
-    settings = SFTConfig(
-        learning_rate=options.learning_rate,
-        batch_size=options.batch_size,
-        max_steps=options.max_steps,
+    learner = replace(loaded, model=model)
+    rows = list(early_rows(run, learner, settings))
+    training = SFTConfig(
+        learning_rate=settings.learning_rate,
+        batch_size=settings.batch_size,
+        max_steps=settings.max_steps,
         precision=config.precision(config.policy),
         seed=config.seed,
     )
-    train_sft(model, loaded.tokenizer, rows, settings)
-    save_checkpoint(checkpoint, out)
-    return len(rows)
+    train_sft(model, loaded.tokenizer, rows, training)
+    save_checkpoint(learner, out)
+    Terminal(soft_wrap=True).print(f"{out} has learnt from {len(rows)} rows")
 
 
 def early_rows(run: Run, checkpoint: Checkpoint, options: EarlyOptions) -> Iterator[TokenRow]:

@@ -1,4 +1,4 @@
-"""Hindsight divergence: how much the probability of a step changes once the policy knows how the episode ends.
+"""``treeagent hindsight``: how much the probability of a step changes once the policy knows how the episode ends.
 
 s_t = |log π(a_t | s_t, outcome) - log π(a_t | s_t)| in nats. A step whose probability hardly changes did not decide the
 outcome. One sentence before the task tells the policy the outcome. All sampled and observed text keeps the token ids of
@@ -6,19 +6,31 @@ the search.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.config import RunConfig
+from treeagent.cli.options import RunFolder, find_checkpoint, require_trees
+from treeagent.contrib.viewer.pack import criticality
 from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.build import load_actors
-from treeagent.pipeline.folder import Run
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.terminal import Terminal
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree, finished_paths, succeeds
+from treeagent.store import write_atomic
 from treeagent.types import Message, UserError, as_read
+from treeagent.visible import visible
 
+app = typer.Typer()
+_SHOWN = 10
+"""Steps that the command prints."""
 _NOTES = {
     True: "Known in hindsight: in this episode the agent solves the task.",
     False: "Known in hindsight: in this episode the agent fails at the task.",
@@ -33,12 +45,36 @@ def searching_policy(run: Run) -> Path:
     raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it")
 
 
-def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], dict[int, float]]:
-    """``divergences`` of a tree by the policy of a checkpoint."""
-    _, policy = load_actors(checkpoint, config)
+@app.command()
+def hindsight(
+    run_folder: RunFolder,
+    model: Annotated[
+        str, typer.Option("--model", metavar="CHECKPOINT", help="The policy to ask; by default the one that searched.")
+    ] = "",
+) -> None:
+    """Measure for each step of RUN's trees how much its outcome changes the policy, and the drop in Q without it.
+
+    Writes RUN/hindsight.jsonl, one line a step, and prints the steps with the largest divergence.
+
+    Example: treeagent hindsight runs/shop
+    """
+    require_trees(run_folder, COLLECTED)
+    run = Run.open(run_folder)
+    _, policy = load_actors(find_checkpoint(model) if model else searching_policy(run), run.config)
     if not isinstance(policy, LLMPolicy):
         raise UserError("hindsight wants log-probabilities of token ids, which this policy.generator does not give")
-    return lambda tree: divergences(tree, policy)
+    rows = list[dict[str, Any]]()
+    for tree in read_trees(run.trees, run.collections()):
+        found, drops = divergences(tree, policy), criticality(tree)
+        for path, _ in tree.walk():
+            if path and (divergence := found.get(id(path[-1]))) is not None:
+                step = {"task": tree.task.id, "depth": len(path), "action": path[-1].action.text}
+                rows.append(step | {"divergence": divergence, "drop": drops.get(id(path[-1]))})
+    write_atomic(run.path / "hindsight.jsonl", b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    console = Terminal(soft_wrap=True)
+    for row in sorted(rows, key=lambda each: -each["divergence"])[:_SHOWN]:
+        console.print(f"{row['divergence']:8.3f} nats  {visible('{task}, step {depth}: {action}'.format(**row))}")
+    console.print(f"{len(rows)} steps in {run.path / 'hindsight.jsonl'}")
 
 
 def divergences(tree: Tree, policy: LLMPolicy) -> dict[int, float]:

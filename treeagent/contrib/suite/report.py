@@ -1,28 +1,86 @@
-"""Robustness of policies: their success under disturbances of the environment, beside the undisturbed success."""
+"""``treeagent suite``: evaluate a policy under each disturbance of the environment, beside the undisturbed success."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, get_args
 
+import typer
 from rich.text import Text
 
-from treeagent.contrib.guards.disturbed import has_obeyed
+from treeagent import loop
+from treeagent.cli.options import (
+    CheckpointName,
+    Config,
+    Out,
+    Overrides,
+    Resume,
+    Seed,
+    Trust,
+    chosen_settings,
+    find_checkpoint,
+)
+from treeagent.contrib.guards.disturbed import OF_TOOLS, Disturbance, has_obeyed
+from treeagent.pipeline.build import environment
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import evaluation_stage
+from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.describe import Row
 from treeagent.pipeline.report.show import narrow_table
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.record import from_record
 from treeagent.store import read_as
+from treeagent.types import UserError
 from treeagent.visible import visible
 
+app = typer.Typer()
 _HEADINGS = ("environment", "success", "against plain", "steps", "tokens", "refused", "thought", "obeyed")
 _NOTE = (
     "Against plain: the mean difference in points on the same tasks [95 % interval over tasks]. Steps and "
     "tokens are those of a task. Refused and thought: the share of turns whose call was malformed or refused, and of "
     "those with a thought. Obeyed: the share of episodes that followed the injected instruction."
 )
-_INJECTION = "injection"
+
+
+@app.command()
+def suite(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = True,
+    trust: Trust = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="DISTURBANCE", help="One disturbance; may be repeated.")
+    ] = None,
+) -> None:
+    """Evaluate a policy as it is and then under each disturbance, on the same held-out tasks.
+
+    Reads CHECKPOINT, writes a run for each environment to RUN/plain, RUN/noise and so on, and prints the success of
+    each beside that in the plain environment.
+
+    Example: treeagent suite runs/shop/checkpoints/dpo --out runs/robust evaluate.tasks=100
+    """
+    known = get_args(Disturbance)
+    if unknown := [each for each in only or () if each not in known]:
+        raise UserError(f"--only is {unknown[0]!r}: use one of {', '.join(known)}")
+    path, rows = find_checkpoint(checkpoint), []
+    plain = chosen_settings(config, overrides, seed, resume, trust, out / "plain", path)
+    loop.evaluate(plain, out / "plain", path, resume=resume, progress=RichProgress())
+    rows += rows_of(Run.open(out / "plain"), "plain")
+    tools = environment(plain).tools()
+    for kind in only or known:
+        if kind in OF_TOOLS and not tools:
+            continue
+        added: dict[str, Any] = {"name": "disturbances", "options": {"kinds": (kind,)}}
+        wrappers = (*plain.environment.wrappers, added)
+        harder = replace(plain, environment=replace(plain.environment, wrappers=wrappers))
+        folder = out / kind.replace(" ", "-")
+        loop.evaluate(harder, folder, path, resume=resume, progress=RichProgress())
+        rows += rows_of(Run.open(folder), kind)
+    print_suite(rows, Terminal())
 
 
 def rows_of(run: Run, under: str) -> list[Row]:
@@ -71,5 +129,5 @@ def _cells(row: Row, plain: Row) -> tuple[str, ...]:
         f"{row['generated_tokens'] / row['tasks']:,.0f}",
         f"{row['invalid']:.0%}",
         f"{row['reasoned']:.0%}",
-        f"{row['obeyed']:.0%}" if row["under"] == _INJECTION else "",
+        f"{row['obeyed']:.0%}" if row["under"] == "injection" else "",
     )

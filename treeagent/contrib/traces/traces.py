@@ -1,4 +1,4 @@
-"""Converts trees to traces for other tools: chat messages with tool calls, or OpenTelemetry GenAI spans.
+"""``treeagent traces``: a run's episodes or trees for other tools.
 
 ``chat`` has one line per path from the root to an end: messages in OpenAI's form, with the tools as TRL and others read
 them. ``otlp`` has one line per such path in OTLP's JSON, by the semantic conventions of generative AI: a span of the
@@ -7,23 +7,29 @@ agent, and below it one span per turn and per tool call.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
+import typer
 
+from treeagent.cli.options import RunFolder, Trust, require_trust
+from treeagent.envs import make_env
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.generators.turn import openai_content, openai_tools
 from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.search.record import from_record
 from treeagent.store import read_as, replacing, shard_names, shards
 from treeagent.types import Message, ToolCall
 
+app = typer.Typer()
 TraceFormat = Literal["chat", "otlp"]
 Source = Literal["episodes", "trees"]
 Json = dict[str, Any]
@@ -40,6 +46,34 @@ class TraceFacts:
     """Name of the tree's shards."""
     began: int
     """Time at which the first shard of this name was written, in nanoseconds since 1970."""
+
+
+@app.command()
+def traces(
+    run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of JSON lines to write.")],
+    format: Annotated[
+        TraceFormat,
+        typer.Option(help="OpenAI's messages with tools, or OpenTelemetry GenAI spans."),
+    ] = "chat",
+    source: Annotated[
+        Source, typer.Option("--from", help="The episodes of evaluations, or the searched training trees.")
+    ] = "episodes",
+    trust: Trust = False,
+) -> None:
+    """Write a run's episodes or trees as traces for other tools, one JSON line each.
+
+    Reads RUN, builds its environment to get its tools, writes FILE.
+
+    Example: treeagent traces runs/shop --format otlp --out shop.jsonl
+    """
+    run = Run.open(run_folder)
+    require_trust(run.path / "config.toml", (), trust)
+    environment = run.config.environment
+    with closing(make_env(environment.name, environment.options)) as env:
+        tools = env.tools()
+    count = write_traces(run, out, format, source, tools)
+    Terminal().print(f"{count:,} traces in {out}")
 
 
 def write_traces(run: Run, out: Path, format: TraceFormat, source: Source, tools: Sequence[ToolSpec]) -> int:
