@@ -27,9 +27,7 @@ _LONGEST, _BRANCHES = 100, 100
 def every_task(env: TaskSetEnv[Any] | SandboxEnv | SweEnv) -> list[Task]:
     """All tasks of a set, split by split; the first of those that are drawn, or of more than 200 in a split."""
     counts = (
-        list(env.items().values())
-        if isinstance(env, TaskSetEnv)
-        else [*SPLITS] * (70 if isinstance(env, SweEnv) else 20)
+        list(env.items.values()) if isinstance(env, TaskSetEnv) else [*SPLITS] * (70 if isinstance(env, SweEnv) else 20)
     )
     return [task for split in SPLITS for task in env.tasks(split, min(counts.count(split), 200))]
 

@@ -47,8 +47,8 @@ def test_a_data_set_accepts_its_own_answers_and_runs_none(name: str) -> None:
     global watching
     env = make_env("reasoning", {"dataset": name, "questions": 6})
     assert isinstance(env, ReasoningEnv)
-    for item, split in env.items().items():
-        (task,) = [each for each in env.tasks(split, list(env.items().values()).count(split))
+    for item, split in env.items.items():
+        (task,) = [each for each in env.tasks(split, list(env.items.values()).count(split))
                    if each.data["item"] == item]  # fmt: skip
         env.reset(options={"task": task})
         start = env.snapshot()

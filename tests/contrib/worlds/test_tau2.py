@@ -78,7 +78,7 @@ def test_it_keeps_the_contract(telecom: Tau2Env) -> None:
 def test_solutions_are_right_and_the_package_agrees(domain: Any, splits: int) -> None:
     env = Tau2Env(Tau2Options(domain=domain))
     tasks, original = every_task(env), env._company.tools.db.get_hash()
-    assert list(env.items().values()).count("test") == splits
+    assert list(env.items.values()).count("test") == splits
     assert {task.split for task in tasks} == set(SPLITS)
     for number, task in enumerate(tasks):
         assert play(env, task, 0.0) == 1.0

@@ -4,11 +4,13 @@ import importlib
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import count as numbers
-from typing import Any
+from typing import Any, TypeVar
 
 from treeagent.envs.calls import as_call
 from treeagent.envs.visit import Key, ToolEnv, Visit
 from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
+
+Kind = TypeVar("Kind")
 
 
 def required(package: str, extra: str = "") -> Any:
@@ -17,6 +19,13 @@ def required(package: str, extra: str = "") -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{extra or package}]'") from error
+
+
+def some(tasks: Sequence[Kind], split: Split, count: int, start: int, name: str) -> Sequence[Kind]:
+    """The tasks from ``start`` up to ``start + count`` of those of a split; raises ``UserError`` if it has fewer."""
+    if start + count > len(tasks):
+        raise UserError(f"{split} of {name} has {len(tasks)} tasks, not {start + count}: ask for fewer")
+    return tasks[start : start + count]
 
 
 def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:

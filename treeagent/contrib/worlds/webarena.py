@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from treeagent.contrib.worlds import some
 from treeagent.contrib.worlds.browser import SITE, Answer, Tab, screenshot
 from treeagent.contrib.worlds.tasksets import split_of
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
@@ -104,10 +105,8 @@ class WebArenaEnv(Env):
         return TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        found = [name for name in self._rows if split_of(name) == split]
-        if start + count > len(found):
-            raise ValueError(f"{split} of {self.options.app} has {len(found)} tasks, not {start + count}")
-        return [Task(name, self._rows[name]["instruction"], split) for name in found[start : start + count]]
+        found = [Task(name, row["instruction"], split) for name, row in self._rows.items() if split_of(name) == split]
+        return some(found, split, count, start, self.options.app)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

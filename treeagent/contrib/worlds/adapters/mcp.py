@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from treeagent.contrib.worlds import required
+from treeagent.contrib.worlds import required, some
 from treeagent.envs.base import SnapshotKind, ToolSpec, task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
@@ -106,10 +106,7 @@ class McpEnv(ToolEnv[None, str | None]):
         return self._tools
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        held = self._tasks.get(split, ())
-        if start + count > len(held):
-            raise UserError(f"{split} tasks {start} to {start + count} are asked for, but there are {len(held)}")
-        return held[start : start + count]
+        return some(self._tasks.get(split, ()), split, count, start, "tasks")
 
     def verdict(self) -> float | None:
         return None if self.visit is None else self._judge(self.task, self.visit)

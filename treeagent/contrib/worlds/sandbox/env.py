@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
 
+from treeagent.contrib.worlds import some
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
 from treeagent.contrib.worlds.sandbox.exercises import draw, slip
 from treeagent.contrib.worlds.sandbox.hosted import HostedBox
@@ -121,9 +122,7 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
         if self._own is None:
             return [repair_task(split, index) for index in range(start, start + count)]
         found = [task for task in self._own if task.split == split]
-        if start + count > len(found):
-            raise UserError(f"{split} of {self.options.tasks} has {len(found)} tasks, not {start + count}")
-        return found[start : start + count]
+        return some(found, split, count, start, str(self.options.tasks))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

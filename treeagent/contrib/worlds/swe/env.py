@@ -139,7 +139,7 @@ class SweEnv(ToolEnv[Repair, Visit]):
         return [*self.plan()[1:], f"search[{fault.right}]", f"edit {json.dumps(worse)}"]
 
     def demonstrator(self, noise: float) -> Gold:
-        return Gold(self, noise)
+        return Gold(self.plan, self.slips, noise)
 
     @property
     def _package(self) -> Package:

@@ -4,9 +4,7 @@ import copy
 import datetime
 import functools
 import importlib
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -14,11 +12,11 @@ from typing import Any, Literal
 import pydantic.dataclasses
 from pydantic import ConfigDict
 
-from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of
+from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of, still_due, written
 from treeagent.envs.base import StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused
-from treeagent.types import Split, ToolCall, UserError
+from treeagent.types import ToolCall, UserError
 
 _VERSION, _BENCHMARK = "0.1.35", "v1.2.2"
 _ANSWER = text_tool("answer", "Give the final answer. Ends the visit.", "text", answers=True)
@@ -71,7 +69,7 @@ class AgentDojoEnv(TaskSetEnv[Visit]):
         functions = importlib.import_module("agentdojo.functions_runtime")
         self._runtime, self._function_call = functions.FunctionsRuntime(self._suite.tools), functions.FunctionCall
         self._written = importlib.import_module("agentdojo.agent_pipeline.tool_execution").tool_result_to_str
-        self._tools = (
+        self.specs = (
             _ANSWER,
             *(ToolSpec(each.name, each.description, each.parameters.model_json_schema()) for each in self._suite.tools),
         )
@@ -87,17 +85,10 @@ class AgentDojoEnv(TaskSetEnv[Visit]):
             injected = dict.fromkeys(self._suite.get_injection_vector_defaults(), attack)
         self._office = self._suite.load_and_inject_default_environment(injected)
         self._begun = functools.lru_cache(maxsize=128)(self._begin)
-        self._items = {item: split_of(item) for item in self._suite.user_tasks if self._solution(item) is not None}
-
-    def items(self) -> Mapping[str, Split]:
-        """The user tasks that come with a solution."""
-        return self._items
+        self.items = {item: split_of(item) for item in self._suite.user_tasks if self._solution(item) is not None}
 
     def prompt(self, item: str) -> str:
         return str(self._suite.user_tasks[item].PROMPT)
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return self._tools
 
     def start(self, item: str) -> tuple[Visit, str]:
         return Visit(self._begun(item)), "Use the tools, then answer."
@@ -130,24 +121,20 @@ class AgentDojoEnv(TaskSetEnv[Visit]):
         return float(bool(self._suite._check_user_task_utility(task, *self._outcome())))
 
     def plan(self) -> Sequence[str]:
-        item, left = self.key.item, list[str]()
-        made = Counter(map(_text, self.visit.calls))
-        for text in self._solution(item) or ():
-            made[text] -= 1
-            if made[text] < 0:
-                left.append(text)
+        item = self.key.item
         answer = self._suite.user_tasks[item].GROUND_TRUTH_OUTPUT or "done"
-        return [*left, _text(ToolCall("answer", {"text": answer}))]
+        left = still_due(self._solution(item) or (), self.visit.calls)
+        return [*left, written(ToolCall("answer", {"text": answer}))]
 
     def _begin(self, item: str) -> Any:
         return self._suite.user_tasks[item].init_environment(copy.deepcopy(self._office))
 
-    def _solution(self, item: str) -> list[str] | None:
+    def _solution(self, item: str) -> list[ToolCall] | None:
         try:
             calls = self._suite.user_tasks[item].ground_truth(copy.deepcopy(self._begun(item)))
         except NotImplementedError:
             return None
-        return [_text(ToolCall(each.function, dict(each.args))) for each in calls]
+        return [ToolCall(each.function, dict(each.args)) for each in calls]
 
     def _outcome(self) -> tuple[Any, ...]:
         """What the package's checks take: the answer, the office before and after, and the calls."""
@@ -163,7 +150,3 @@ class _Still(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
         return datetime.datetime(2024, 5, 15, 12, tzinfo=tz)
-
-
-def _text(call: ToolCall) -> str:
-    return f"{call.name} {json.dumps(dict(call.arguments), default=str)}"

@@ -3,6 +3,7 @@
 import ast
 import copy
 import functools
+import importlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,25 +14,13 @@ from typing import Any, Literal
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of
+from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of, still_due, written
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.visit import CallRefused
-from treeagent.types import Split, ToolCall, UserError
+from treeagent.types import ToolCall, UserError
 
 _VERSION = "2026.3.23"
-_SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
-_FILES: Mapping[str, tuple[str, str]] = {
-    "GorillaFileSystem": ("gorilla_file_system", "gorilla_file_system"),
-    "MathAPI": ("math_api", "math_api"),
-    "MessageAPI": ("message_api", "message_api"),
-    "TicketAPI": ("ticket_api", "ticket_api"),
-    "TradingBot": ("trading_bot", "trading_bot"),
-    "TravelAPI": ("travel_booking", "travel_booking"),
-    "TwitterAPI": ("posting_api", "posting_api"),
-    "VehicleControlAPI": ("vehicle_control", "vehicle_control"),
-}
-"""For each API, its module and the file of its tools."""
 Api = Literal[
     "GorillaFileSystem",
     "MathAPI",
@@ -71,7 +60,7 @@ class Visit:
     """Whether every turn so far left the state and got the results that the solution does."""
     results: tuple[str, ...] = ()
     """What all calls returned."""
-    calls: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     """The calls of this turn."""
 
 
@@ -101,8 +90,10 @@ class BfclEnv(TaskSetEnv[Visit]):
         self.options = options or BfclOptions()
         self.name = f"bfcl-{self.options.category}"
         package("bfcl_eval", "bfcl-eval", _VERSION, f"--no-deps bfcl-eval=={_VERSION}")
-        documents = [each for api in self.options.apis for each in _rows(f"multi_turn_func_doc/{_FILES[api][1]}.json")]
-        self._tools = (
+        self._tables = importlib.import_module("bfcl_eval.constants.executable_backend_config")
+        files = [self._tables.MULTI_TURN_FUNC_DOC_FILE_MAPPING[api] for api in self.options.apis]
+        documents = [each for file in files for each in _rows(f"multi_turn_func_doc/{file}")]
+        self.specs = (
             _RESPOND,
             *(ToolSpec(each["name"], each["description"], _schema(each["parameters"])) for each in documents),
         )
@@ -111,20 +102,14 @@ class BfclEnv(TaskSetEnv[Visit]):
             for name, entry in _entries(self.options.category).items()
             if set(entry["involved_classes"]) <= set(self.options.apis) and self._can_be_solved(entry)
         }
-        self._items = {name: split_of(name.rpartition("_")[2]) for name in self._entries}
-        if not self._items:
+        # One scenario has the same split in all categories.
+        self.items = {name: split_of(name.rpartition("_")[2]) for name in self._entries}
+        if not self.items:
             raise UserError(f"no task of {self.name} needs only {', '.join(self.options.apis)}: name more of apis")
         self.turns = functools.lru_cache(maxsize=128)(self._turns)
 
-    def items(self) -> Mapping[str, Split]:
-        """Every task whose solution its own tools allow. One scenario has the same split in all categories."""
-        return self._items
-
     def prompt(self, item: str) -> str:
         return "Do what the user asks by calling tools. Respond when a request is done or a detail is missing."
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return self._tools
 
     def start(self, item: str) -> tuple[Visit, str]:
         return Visit(self._made(self._entries[item])), self._request(item, 0)
@@ -141,8 +126,7 @@ class BfclEnv(TaskSetEnv[Visit]):
             raise CallRefused(f"exponent and precision are at most {_LARGEST}")
         apis = copy.deepcopy(dict(visit.apis))
         result = _run(apis, call)
-        calls = (*visit.calls, _text(call))
-        self.visit = replace(visit, apis=apis, results=(*visit.results, result), calls=calls)
+        self.visit = replace(visit, apis=apis, results=(*visit.results, result), calls=(*visit.calls, call))
         if result.startswith("Error during execution"):
             raise CallRefused(result)
         return result
@@ -153,13 +137,10 @@ class BfclEnv(TaskSetEnv[Visit]):
 
     def plan(self) -> Sequence[str]:
         turns, visit = self.turns(self.key.item), self.visit
-        made = Counter(visit.calls)
-        wanted = [_text(call) for call in turns[min(visit.turn, len(turns) - 1)].calls]
-        left = [text for index, text in enumerate(wanted) if wanted[: index + 1].count(text) > made[text]]
-        return [*left, self.idle]
+        return [*still_due(turns[min(visit.turn, len(turns) - 1)].calls, visit.calls), self.idle]
 
     def slips(self) -> Sequence[str]:
-        others = (_text(call) for turn in self.turns(self.key.item) for call in turn.calls)
+        others = (written(call) for turn in self.turns(self.key.item) for call in turn.calls)
         return [*others, *super().slips()]
 
     def _is_right(self) -> bool:
@@ -181,7 +162,9 @@ class BfclEnv(TaskSetEnv[Visit]):
     def _made(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         made = {}
         for name in entry["involved_classes"]:
-            made[name] = getattr(_module(name), name)()
+            install = f"--no-deps bfcl-eval=={_VERSION} mpmath"
+            source = package(self._tables.CLASS_FILE_PATH_MAPPING[name], "bfcl-eval", _VERSION, install)
+            made[name] = getattr(source, name)()
             if name != "MathAPI":
                 given = copy.deepcopy(entry["initial_config"].get(name, {}))
                 made[name]._load_scenario(given, long_context=self.options.category == "long_context")
@@ -203,7 +186,7 @@ class BfclEnv(TaskSetEnv[Visit]):
         """A call of the solution, which the package writes in Python."""
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-        tool = next(each for each in self._tools if each.name == call.func.id)
+        tool = next(each for each in self.specs if each.name == call.func.id)
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg}
         first: Any = tool.parameters["properties"]
         arguments = dict(zip(first, map(ast.literal_eval, call.args), strict=False)) | named
@@ -213,7 +196,7 @@ class BfclEnv(TaskSetEnv[Visit]):
         """Whether the tools' schemas allow the solution, and it calls no tool before that is there."""
         late = {name: int(turn) for turn, names in entry.get("missed_function", {}).items() for name in names}
         calls = [(turn, self._solution(text)) for turn, texts in enumerate(entry["solution"]) for text in texts]
-        return all(isinstance(read_call(call, self._tools), ToolCall) for _, call in calls) and not any(
+        return all(isinstance(read_call(call, self.specs), ToolCall) for _, call in calls) and not any(
             turn < late.get(call.name, 0) for turn, call in calls
         )
 
@@ -228,10 +211,6 @@ def _entries(category: str) -> dict[str, dict[str, Any]]:
     name = f"BFCL_v4_multi_turn_{category}.json"
     solutions = {each["id"]: each["ground_truth"] for each in _rows(f"possible_answer/{name}")}
     return {each["id"]: {**each, "solution": solutions[each["id"]]} for each in _rows(name)}
-
-
-def _module(api: str) -> Any:
-    return package(f"{_SOURCES}.{_FILES[api][0]}", "bfcl-eval", _VERSION, f"--no-deps bfcl-eval=={_VERSION} mpmath")
 
 
 def _schema(value: Any) -> Any:
@@ -270,7 +249,3 @@ def _is_same(api: Any, state: Mapping[str, Any]) -> bool:
         return all(getattr(api, key) == value for key, value in state.items())
     except RecursionError:  # a folder that was moved into itself
         return False
-
-
-def _text(call: ToolCall) -> str:
-    return f"{call.name} {json.dumps(dict(call.arguments))}"

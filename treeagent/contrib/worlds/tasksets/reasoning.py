@@ -1,7 +1,6 @@
 """The generated questions of reasoning-gym (Stojanovski et al. 2025): one question, one answer, its own score."""
 
 import functools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from typing import Any
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of
-from treeagent.envs.base import ToolSpec
+from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of, written
 from treeagent.envs.calls import text_tool
-from treeagent.types import Split, ToolCall, UserError
+from treeagent.types import ToolCall, UserError
 
 _VERSION = "0.1.25"
 LEFT_OUT: Mapping[str, str] = {
@@ -29,7 +27,6 @@ LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(("simple_integration", "spiral_matrix", "string_insertion"), "evaluates the answer as code"),
 }
 """Data sets that are not offered, and why."""
-_TOOLS = (text_tool("answer", "Give the final answer. Ends the visit.", "text", answers=True),)
 _TOO_LARGE = re.compile(r"e[+-]?\d{4}", re.IGNORECASE)
 """Numbers such as 1e999999999, which Python's fractions write out."""
 
@@ -62,6 +59,7 @@ class ReasoningEnv(TaskSetEnv[Visit]):
     extra = "reasoning"
     options_type = ReasoningOptions
     visit_type = Visit
+    specs = (text_tool("answer", "Give the final answer. Ends the visit.", "text", answers=True),)
     idle = "answer[I do not know]"
 
     def __init__(self, options: ReasoningOptions | None = None) -> None:
@@ -81,16 +79,10 @@ class ReasoningEnv(TaskSetEnv[Visit]):
         questions: dict[str, int] = {}
         for index in range(self.options.questions):
             questions.setdefault(self._entry(index)["question"], index)
-        self._items = {str(index): split_of(question) for question, index in questions.items()}
-
-    def items(self) -> Mapping[str, Split]:
-        return self._items
+        self.items = {str(index): split_of(question) for question, index in questions.items()}
 
     def prompt(self, item: str) -> str:
         return str(self._entry(int(item))["question"])
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return _TOOLS
 
     def start(self, item: str) -> tuple[Visit, str]:
         return Visit(), "Answer the question."
@@ -106,10 +98,10 @@ class ReasoningEnv(TaskSetEnv[Visit]):
         return [self._written(self.key.item)]
 
     def slips(self) -> Sequence[str]:
-        return [self.idle, *(self._written(item) for item in list(self._items)[:5])]
+        return [self.idle, *(self._written(item) for item in list(self.items)[:5])]
 
     def _written(self, item: str) -> str:
-        return f"answer {json.dumps({'text': str(self._entry(int(item))['answer'])})}"
+        return written(ToolCall("answer", {"text": str(self._entry(int(item))["answer"])}))
 
     def _score(self, answer: str) -> float:
         if not answer or _TOO_LARGE.search(answer):

