@@ -6,12 +6,14 @@ import contextlib
 import mimetypes
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from threading import Lock, Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from treeagent.contrib.worlds import required
+from treeagent.envs.base import SnapshotKind, ToolSpec
+from treeagent.envs.visit import ToolEnv, Visit
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import UserError
 
@@ -114,6 +116,28 @@ class Tab:
         page, self._page = self._page, None
         if page is not None and not page.is_closed():
             await _closed(page.context.close())
+
+
+class PageEnv(ToolEnv[None, Visit]):
+    """An environment of a page in a ``Tab``. Search returns to an earlier state by a reset and the same calls."""
+
+    snapshot_kind: SnapshotKind = "replay"
+    specs: Sequence[ToolSpec]
+    """The tools."""
+    tab: Tab
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self.specs
+
+    def on_page(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str, *, fresh: bool = False) -> Answer:
+        """Run ``work`` on the page, as ``Tab.run``. If the browser fails, the episode is over."""
+        at, self._at = self._at, None
+        answer = self.tab.run(work, what, fresh=fresh)
+        self._at = at
+        return answer
+
+    def close(self) -> None:
+        self.tab.close()
 
 
 class _Browser:

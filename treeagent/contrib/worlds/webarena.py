@@ -5,7 +5,7 @@ code of the clone, reads the last one. Here the routes of the browser answer bot
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,10 +17,11 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.worlds import some
-from treeagent.contrib.worlds.browser import SITE, Answer, Tab, screenshot
+from treeagent.contrib.worlds.browser import SITE, PageEnv, Tab, screenshot
 from treeagent.contrib.worlds.tasksets import split_of
-from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
-from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.base import StepResult, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 TOOLS = (
@@ -84,25 +85,22 @@ class WebArenaOptions:
     """Whether each page also comes as a picture, for a multimodal model."""
 
 
-class WebArenaEnv(Env):
+class WebArenaEnv(PageEnv[bool]):
     """An app of WebArena-Infinity, as the accessibility tree of its page. The clock is fixed, so a replay on
     another day is equal. Tasks are split by their ids. The verdict is the verifier's, on the state of the app."""
 
     extra = "browser"
     options_type = WebArenaOptions
+    specs = TOOLS
 
     def __init__(self, options: WebArenaOptions) -> None:
         self.options = options
         self._folder = _checked_folder(options)
         rows = json.loads((self._folder / f"{options.tasks}-tasks.json").read_text(encoding="utf-8"))
         self._rows: dict[str, Mapping[str, str]] = {f"webarena-{options.app}-{row['id']}": row for row in rows}
-        self._tab = Tab(sandbox=options.sandbox, script=_SCRIPT, serve=self._serve)
-        self._task: Task | None = None
-        self._state, self._shown, self._over = b"", "", False
+        self.tab = Tab(sandbox=options.sandbox, script=_SCRIPT, serve=self._serve)
+        self._state, self._shown = b"", ""
         self._info: dict[str, object] = {}
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         found = [Task(name, row["instruction"], split) for name, row in self._rows.items() if split_of(name) == split]
@@ -114,7 +112,7 @@ class WebArenaEnv(Env):
         task = task_to_play(self, seed, options)
         if task.id not in self._rows:
             raise UserError(f"task {task.id!r} is none of {self.options.app}: take tasks from WebArenaEnv.tasks")
-        self._state, self._over = b"", False
+        self._state = b""
 
         async def begin(page: Any) -> str:
             await page.set_viewport_size({"width": 1280, "height": 900})
@@ -123,32 +121,34 @@ class WebArenaEnv(Env):
             await page.goto(SITE)
             return await self._look(page)
 
-        self._shown = self._run(begin, f"{task.id}, its start", fresh=True)
-        self._task = task
+        self._shown = self.on_page(begin, f"{task.id}, its start", fresh=True)
+        self._at = task, False
         return self._shown, self._info
 
     def step(self, action: str | ToolCall) -> StepResult:
-        if self._task is None:
-            raise ValueError("no episode has begun: call reset first")
-        call = "the episode is over" if self._over else read_call(action, TOOLS)
-        ref = "" if isinstance(call, str) else str(call.arguments.get("ref", ""))
+        said, reward, terminated, truncated, info = super().step(action)
+        return said, reward, terminated, truncated, info or ({} if terminated else self._info)
+
+    def act(self, call: ToolCall) -> str:
+        ref = str(call.arguments.get("ref", ""))
         if ref and f"[ref={ref}]" not in self._shown:
-            call = f"no element {ref}"
-        if isinstance(call, str):
-            return call, 0.0, self._over, False, {"tool_error": call}
+            raise CallRefused(f"no element {ref}")
         if call.name == "finish":
-            self._over = True
-            return "the task is handed in", self.verify(), True, False, {}
-        task, self._task = self._task, None
-        error, self._shown = self._run(partial(self._act, call=call), f"{task.id}, {call}")
-        self._task = task
-        return error or self._shown, 0.0, False, False, {"tool_error": error} if error else self._info
+            self.visit = True
+            return "the task is handed in"
+        error, self._shown = self.on_page(partial(self._act, call=call), f"{self.task.id}, {call}")
+        if error:
+            raise CallRefused(error)
+        return self._shown
+
+    def verdict(self) -> float | None:
+        return self.verify() if self.visit else None
 
     def verify(self) -> float:
         """1 if the verifier is content with the state that the page has sent, else 0."""
-        if self._task is None or not self._state:
+        if not self._state:
             return 0.0
-        file = self._folder / self._rows[self._task.id]["verify"]
+        file = self._folder / self._rows[self.task.id]["verify"]
         space: dict[str, Any] = {"__name__": "verifier"}
         exec(compile(file.read_bytes(), file, "exec"), space)
         answer = SimpleNamespace(status_code=200, json=lambda: json.loads(self._state), raise_for_status=lambda: None)
@@ -157,14 +157,6 @@ class WebArenaEnv(Env):
             return float(space["verify"](SITE.rstrip("/"))[0])
         except (AttributeError, LookupError, TypeError, ValueError):  # the state lacks what a solved one has
             return 0.0
-
-    def close(self) -> None:
-        self._tab.close()
-
-    def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str, *, fresh: bool = False) -> Answer:
-        """Run ``work`` on the page. If the browser fails, the episode is over."""
-        self._task = None
-        return self._tab.run(work, what, fresh=fresh)
 
     async def _serve(self, method: str, address: str, body: bytes) -> tuple[int, bytes]:
         path = urlsplit(address).path

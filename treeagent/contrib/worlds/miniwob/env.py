@@ -3,7 +3,7 @@
 import functools
 import random
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.worlds import required, seeded_tasks
-from treeagent.contrib.worlds.browser import Answer, Tab
-from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
+from treeagent.contrib.worlds.browser import PageEnv, Tab
+from treeagent.envs.base import probability, task_to_play
+from treeagent.envs.calls import text_tool
+from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task, ToolCall, UserError
 
 _NO_END = 2**31 - 1
@@ -47,7 +48,7 @@ class Element(NamedTuple):
     state: str
 
 
-class MiniWoBEnv(Env):
+class MiniWoBEnv(PageEnv[float | None]):
     """A page of MiniWoB++ in Chromium, as a numbered list of its elements. Search returns to an earlier state by
     reloading the page and replaying the actions.
 
@@ -57,15 +58,14 @@ class MiniWoBEnv(Env):
 
     extra = "miniwob"
     options_type = MiniWoBOptions
+    specs = TOOLS
 
     def __init__(self, options: MiniWoBOptions | None = None) -> None:
         self.options = options or MiniWoBOptions()
         if self.options.page not in pages():
             names = ", ".join(list(pages())[:3])
             raise UserError(f"page is {self.options.page!r}: give one that MiniWoB++ ships, such as {names}")
-        self._tab = Tab(sandbox=self.options.sandbox, script=_script("before"))
-        self._began = False
-        self._ended, self._reward = False, 0.0
+        self.tab = Tab(sandbox=self.options.sandbox, script=_script("before"))
         self.utterance = ""
         """The page's instruction."""
         self.elements: Sequence[Element] = ()
@@ -76,64 +76,49 @@ class MiniWoBEnv(Env):
         task = task_to_play(self, seed, options)
         mode = "test" if task.split == "test" else "train"  # some pages use different words in the mode "test"
 
-        async def begin(page: Any) -> str:
+        async def begin(page: Any) -> tuple[str, float | None]:
             await page.goto(pages()[self.options.page])
             await page.wait_for_function("window.core && core.cover_div !== null")
             await page.evaluate(_function("start"), [str(task.seed), mode, _NO_END])
             await page.wait_for_function("WOB_TASK_READY")
             return await self._look(page)
 
-        return self._run(begin, "its start"), {}
+        observation, reward = self.on_page(begin, f"page {self.options.page}, its start")
+        self._at = task, reward
+        return observation, {}
 
-    def step(self, action: str | ToolCall) -> StepResult:
-        if not self._began:
-            raise ValueError("no episode has begun: call reset first")
-        call = "the episode is over" if self._ended else read_call(action, TOOLS)
+    def act(self, call: ToolCall) -> str:
+        async def take(page: Any) -> tuple[str, tuple[str, float | None]]:
+            error = await self._act(page, call.name, call.arguments)
+            return error, ("", None) if error else await self._look(page)
 
-        async def take(page: Any) -> tuple[str, str]:
-            error = call if isinstance(call, str) else await self._act(page, call.name, call.arguments)
-            return error, error or await self._look(page)
-
-        error, observation = self._run(take, str(call))
+        error, (observation, reward) = self.on_page(take, f"page {self.options.page}, {call}")
         if error:
-            return error, 0.0, self._ended, False, {"tool_error": error}
-        return observation, self.verify(), self._ended, False, {}
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return TOOLS
+            raise CallRefused(error)
+        self.visit = reward
+        return observation
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return seeded_tasks(f"miniwob-{self.options.page}", _PROMPT, split, count, start)
 
-    def verify(self) -> float:
-        return float(self._ended and self._reward >= 1.0)
+    def verdict(self) -> float | None:
+        return None if self.visit is None else float(self.visit >= 1.0)
 
     def demonstrator(self, noise: float) -> "MiniWoBDemonstrator":
         return MiniWoBDemonstrator(self, noise)
 
-    def close(self) -> None:
-        self._tab.close()
-
-    def _run(self, work: Callable[[Any], Coroutine[Any, Any, Answer]], what: str) -> Answer:
-        """Run ``work`` on the page. If the browser fails, the episode is over."""
-        self._began = False
-        answer = self._tab.run(work, f"page {self.options.page}, {what}")
-        self._began = True
-        return answer
-
-    async def _look(self, page: Any) -> str:
-        """Wait until the page has settled, and return the list of its elements as text."""
+    async def _look(self, page: Any) -> tuple[str, float | None]:
+        """Wait until the page has settled. Returns the list of its elements as text, and its reward if it has ended."""
         await page.evaluate("() => new Promise(window.treeagentSettle)")
-        self.utterance, rows, self._ended, reward = await page.evaluate(_function("list"))
-        self._reward = float(reward)
-        if self._ended:
+        self.utterance, rows, ended, reward = await page.evaluate(_function("list"))
+        if ended:
             self.elements = ()
-            return "the page has ended the task"
+            return "the page has ended the task", float(reward)
         self.elements = [Element(*row) for row in rows]
         lines = [f"task: {self.utterance}"]
         for number, (role, name, state) in enumerate(self.elements, 1):
             lines.append(f"[{number}] {role}" + f' "{name}"' * bool(name) + f" {state}" * bool(state))
-        return "\n".join(lines)
+        return "\n".join(lines), None
 
     async def _act(self, page: Any, name: str, arguments: Mapping[str, object]) -> str:
         """Make a call. Returns why this is impossible, or an empty text."""
