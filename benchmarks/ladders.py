@@ -97,28 +97,4 @@ LADDERS: Mapping[str, Ladder] = {
         action_tokens=8,
         circles=True,
     ),
-    # Chores in generated flats.
-    "alfworld": Ladder(
-        "alfworld",
-        (
-            "environment.options={alike=1, show_commands=false}",
-            "environment.max_steps=24",
-            "policy.scratch.context=2048",
-            "warm_start.episodes=1200",
-            "warm_start.tasks=1200",
-            "warm_start.noise=0.3",
-            "warm_start.max_tokens=900",
-            "warm_start.training.max_steps=700",
-            "search.prune_repeats=false",  # the arm mcts_pruned sets it
-            *_ONE_CORE,
-        ),
-        (
-            Rung("place one", {"kinds": ("pick_and_place_simple",)}, 16),
-            Rung("clean one", {"kinds": ("pick_clean_then_place_in_recep",)}, 22),
-            Rung("place two", {"kinds": ("pick_two_obj_and_place",)}, 26),
-        ),
-        tokens=800,
-        action_tokens=15,
-        circles=True,
-    ),
 }

@@ -1,136 +1,54 @@
-"""ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that any instance restores, files made by its own
-writer, and the demonstrator."""
+"""ALFWorld: a small game by the package's rules, which the package itself plays."""
 
 import json
 import random
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions
-from treeagent.contrib.worlds.alfworld.games import Kind, draw_spec, game_data
 from treeagent.envs import check_env
-from treeagent.envs.check import check_tasks
 from treeagent.types import UserError
 
 pytest.importorskip("alfworld", reason="the alfworld extra is not installed")
 
-KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
-SMALL = AlfworldOptions(alike=1)
+PROBLEM = """(define (problem small) (:domain alfred)
+(:objects agent1 - agent loc_bar_0 loc_bar_1 loc_bar_2 - location Desk_bar_01 Drawer_bar_01 - receptacle
+  Book_bar_01 - object DeskType DrawerType SinkBasinType MicrowaveType FridgeType - rtype
+  BookType KnifeType ButterKnifeType - otype)
+(:init (atLocation agent1 loc_bar_0) (receptacleAtLocation Desk_bar_01 loc_bar_1) (openable Drawer_bar_01)
+  (receptacleAtLocation Drawer_bar_01 loc_bar_2) (receptacleType Desk_bar_01 DeskType) (pickupable Book_bar_01)
+  (receptacleType Drawer_bar_01 DrawerType) (canContain DeskType BookType) (canContain DrawerType BookType)
+  (objectType Book_bar_01 BookType) (inReceptacle Book_bar_01 Drawer_bar_01) (objectAtLocation Book_bar_01 loc_bar_2))
+(:goal (and (exists (?r - receptacle) (exists (?o - object)
+  (and (inReceptacle ?o ?r) (objectType ?o BookType) (receptacleType ?r DeskType)))))))"""
+PLAN = ["go to drawer 1", "open drawer 1", "take book 1 from drawer 1", "go to desk 1", "move book 1 to desk 1"]
 
 
-@pytest.fixture(scope="module")
-def env() -> Iterator[AlfworldEnv]:
-    made = AlfworldEnv(SMALL)
-    yield made
-    made.close()
-
-
-def begin(env: AlfworldEnv, index: int = 0) -> str:
-    return env.reset(options={"task": env.tasks("train", 1, index)[0]})[0]
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, sorted: ALFWorld lists things in the order of Python's hashes, which differs between
-    processes."""
-    return sorted(re.findall(r"\w+", text.split("\nCommands: ")[0]))
-
-
-@pytest.mark.parametrize("index", range(2))
-def test_check_env_finds_nothing(env: AlfworldEnv, index: int) -> None:
-    report = check_env(env, env.tasks("train", 1, index)[0], other=AlfworldEnv(SMALL), branches=12, depth=4)
-    assert not report.violations
-    assert report.equal_branches == report.branches == 12
-    assert check_tasks(env) == []
-
-
-@pytest.mark.parametrize("index", range(2))
-def test_it_plays_as_alfworld_itself_does(env: AlfworldEnv, index: int) -> None:
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs.pddl.pddl import PddlEnv
-
-    line = list(sys.argv)
-    opening, rng, start = begin(env, index), random.Random(index), env.snapshot()
-    assert sys.argv == line
-    theirs = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
-    theirs.load(game_data(draw_spec(SMALL, "train", index)))
-    state = theirs.reset()
-    assert words(f"Welcome to TextWorld, ALFRED! {opening}") == words(state.feedback)
-    for number in range(25):
-        assert env.legal_actions() == sorted(" ".join(each.split()) for each in state.admissible_commands)
-        # Go elsewhere and back again: what was done there must leave no trace.
-        here = env.snapshot()
-        env.restore(start)
-        env.step(rng.choice(env.legal_actions()))
-        env.restore(here)
-        command = rng.choice(state.admissible_commands) if number % 5 else "dance with fridge 1"
-        observation, reward, terminated, *_ = env.step(command)
-        state, _, done = theirs.step(command)
-        assert words(observation) == words(state.feedback)
-        assert (reward, terminated) == (float(state.won), done)
-        if done:
-            break
-    sys.argv = line  # ALFWorld has overwritten it
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_housekeeper_does_every_kind_of_chore(kind: Kind) -> None:
-    env = AlfworldEnv(AlfworldOptions(kinds=(kind,), alike=1))
-    for number, task in enumerate(env.tasks("test", 2)):
-        observation, info = env.reset(options={"task": task})
-        assert observation.startswith(task.prompt)
-        assert "generated" in task.id and info == {"generated": True}
-        assert env.verify() == 0.0
-        player, rng = env.demonstrator(0.0), random.Random(number)
-        assert player is not None
-        rewards: list[float] = []
-        while env.legal_actions() and len(rewards) < 50:
-            thought, command = player.act(rng)
-            assert thought
-            rewards.append(env.step(command)[1])
-        assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
-        assert env.verify() == 1.0
-        assert env.step("look")[1:3] == (0.0, True)
-
-
-def test_files_of_alfworlds_own_writer_are_played(tmp_path: Path) -> None:
-    spec = draw_spec(AlfworldOptions(alike=1, kinds=("look_at_obj_in_light",)), "train", 0)
-    asked = {"object_target": spec.target, "parent_target": "", "toggle_target": spec.goal, "mrecep_target": ""}
-    wanted = {"task_type": spec.kind, "pddl_params": {**asked, "object_sliced": False}}
-    for name in ("train/a", "train/movable-b", "valid_unseen/c"):
-        folder = tmp_path / "raw" / name
-        folder.mkdir(parents=True)
-        (folder / "traj_data.json").write_text(json.dumps(wanted))
-        (folder / "initial_state.pddl").write_text(game_data(spec)["pddl_problem"])
-    shipped, made = files("alfworld") / "data", tmp_path / "made"
-    options = {"data_path": tmp_path / "raw", "save_path": made, "domain": shipped / "alfred.pddl", "end": 9}
-    options |= {"grammar": shipped / "alfred.twl2", "expert_type": "planner"}
-    writer = Path(sys.executable).parent / "alfworld-generate"
-    arguments = [f"--{key}={value}" for key, value in options.items()]
-    run = subprocess.run([sys.executable, str(writer), *arguments], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-
-    env = AlfworldEnv(AlfworldOptions(games=str(made)))
-    tasks = [env.tasks(split, 1)[0] for split in ("train", "test")]
-    assert [task.id for task in tasks] == ["alfworld-train/a", "alfworld-valid_unseen/c"]
-    observation, info = env.reset(options={"task": tasks[1]})
-    assert observation.startswith(tasks[1].prompt) and spec.target.lower() in tasks[1].prompt
-    assert info == {"generated": False}
-    assert env.demonstrator(0.0) is None
-    (file,) = made.glob("valid_unseen/c/game.tw-pddl")
-    walkthrough = json.loads(file.read_text())["walkthrough"]
-    assert [env.step(command)[1:3] for command in walkthrough][-1] == (1.0, True)
-    assert check_env(env, tasks[0], branches=4, depth=3).passed
-    with pytest.raises(UserError, match="has 1 train games, not 2"):
+def test_a_game_is_played_replayed_and_won_by_the_packages_own_planner(tmp_path: Path) -> None:
+    rules = files("alfworld") / "data"
+    grammar = (rules / "alfred.twl2").read_text().replace("UNKNOWN GOAL", "put a book on desk")
+    game = {"pddl_domain": (rules / "alfred.pddl").read_text(), "grammar": grammar, "pddl_problem": PROBLEM}
+    for name in ("pick_and_place_simple-a", "pick_and_place_simple-movable", "look_at_obj_in_light-b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "game.tw-pddl").write_text(json.dumps({**game, "solvable": True}))
+    options = AlfworldOptions(games=str(tmp_path), kinds=("pick_and_place_simple",))
+    env, other = AlfworldEnv(options), AlfworldEnv(options)
+    (task,) = env.tasks("train", 1)
+    assert task.prompt == "Your task is to: put a book on desk."
+    report = check_env(env, task, other=other, branches=4, depth=3)
+    assert report.passed and report.equal_branches == report.branches > 0, report.violations
+    observation, _ = env.reset(options={"task": task})
+    assert observation.startswith("You are in the middle of a room.") and task.prompt in observation
+    assert env.step("dance") == ("Nothing happens.", 0.0, False, False, {"tool_error": "Nothing happens."})
+    before, player, rewards = env.state_key(), env.demonstrator(0.0), list[float]()
+    for command in PLAN:
+        assert player.act(random.Random(0)) == ("", command)
+        rewards.append(env.step(command)[1])
+    assert rewards == [0.0] * 4 + [1.0]
+    assert env.verify() == 1.0 and env.legal_actions() == [] and env.state_key() != before
+    with pytest.raises(UserError, match="has 1 tasks, not 2"):
         env.tasks("train", 2)
-    file.unlink()
-    with pytest.raises(UserError, match="is no ALFWorld game"):
-        AlfworldEnv(AlfworldOptions(games=str(made))).reset(options={"task": tasks[1]})
-    with pytest.raises(UserError, match=r"has no game\.tw-pddl"):
-        AlfworldEnv(AlfworldOptions(games=str(tmp_path / "raw")))
+    with pytest.raises(UserError, match="alfworld-download"):
+        AlfworldEnv(AlfworldOptions(games=str(tmp_path / "none")))
