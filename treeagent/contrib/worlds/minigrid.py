@@ -1,5 +1,6 @@
 """MiniGrid and BabyAI as text: descriptions of what the agent sees, as in BabyAI-Text (Carta et al. 2023)."""
 
+import pickle
 import random
 import re
 from collections.abc import Mapping
@@ -108,33 +109,7 @@ def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
 
 
 def _key(game: Game) -> str:
-    """What the results of actions depend on, but for the level's limit of steps: the agent, the objects, how far the
-    mission is, and the generator."""
-    level = game.unwrapped
-    parts = (
-        [tuple(map(int, level.agent_pos)), int(level.agent_dir), _thing(level.carrying)],
-        [_thing(thing) for thing in level.grid.grid],
-        _progress(getattr(level, "instrs", None)),
-        level.np_random.bit_generator.state,
-    )
-    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-
-def _thing(thing: Any) -> object:
-    """What an object is and where it lay at first, which tells two objects that look alike apart."""
-    if thing is None:
-        return None
-    first = None if thing.init_pos is None else tuple(map(int, thing.init_pos))
-    return (*map(int, thing.encode()), first, _thing(getattr(thing, "contains", None)))
-
-
-def _progress(instruction: Any) -> list[object]:
-    """What a mission of BabyAI remembers of earlier steps."""
-    if instruction is None:
-        return []
-    verdicts = [getattr(instruction, name, None) for name in ("a_done", "b_done", "lastStepMatch")]
-    known = [verdict if verdict in ("success", "failure", True) else None for verdict in verdicts]  # or "continue"
-    parts = [_progress(getattr(instruction, name, None)) for name in ("instr_a", "instr_b")]
-    described = [getattr(instruction, name, None) for name in ("desc", "desc_move", "desc_fixed")]
-    places = [[tuple(map(int, place)) for place in each.obj_poss] for each in described if each is not None]
-    return [*known, _thing(getattr(instruction, "preCarrying", None)), places, *parts]
+    """A digest of the pickled game without the steps used, on which only the limit of steps depends."""
+    copied: Game = pickle.loads(pickle.dumps(game))
+    copied.unwrapped.step_count = 0
+    return blake2b(pickle.dumps(copied), digest_size=16).hexdigest()
