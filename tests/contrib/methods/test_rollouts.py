@@ -13,7 +13,6 @@ from toy_search import (
     HashValue,
     Maze,
     TablePolicy,
-    act,
     after,
     begin,
     calls,
@@ -22,7 +21,7 @@ from toy_search import (
 
 from treeagent.contrib.methods.rollouts import Rollouts, RolloutValue
 from treeagent.search.config import Limits, SearchConfig
-from treeagent.types import Action, Estimate, Proposal, State, Transition, Value
+from treeagent.types import Action, Estimate, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 CELL = begin(task(), "cell 2")
@@ -45,19 +44,15 @@ def test_a_rollout_by_hand() -> None:
     assert estimate(walk) == []
 
 
-@dataclass(frozen=True)
 class Toll:
-    """Every step pays 0.25 and costs three environment steps. An episode has ``limit`` steps at
-    most."""
-
-    limit: int = 3
+    """Episodes of three steps without a reward, each of which costs three environment steps."""
 
     async def reset(self, task: object) -> State:
         return CELL
 
     async def step(self, state: State, action: Action) -> Transition:
-        truncated = len(calls(state)) + 1 >= self.limit
-        return Transition(after(state, action, "on"), reward=0.25, truncated=truncated, cost=3)
+        truncated = len(calls(state)) + 1 >= 3
+        return Transition(after(state, action, "on"), reward=None, truncated=truncated, cost=3)
 
 
 @dataclass(frozen=True)
@@ -79,30 +74,13 @@ def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, order: list
     assert estimate(value, again, asked[0]) == [together[0]] * 2
 
 
-@dataclass(frozen=True)
-class Forgetful:
-    """A policy that cannot read a conversation with ``steps`` actions."""
-
-    steps: int
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [
-            Proposal((3,), (), "too long") if len(calls(state)) >= self.steps else Proposal((3,), (act("go"),) * count)
-            for state in states
-        ]
-
-
-def test_a_mixture_with_the_head_by_hand() -> None:
-    """1/4 of the return 1 and 3/4 of the head's 0.5, with the head's context and the first error."""
-    walk = RolloutValue(AllPolicy("right"), Corridor(), value=Dear(), weight=0.25)
-    assert estimate(walk, CELL, CELL) == [Estimate(0.625, (8, 9), 2, 2)] * 2
-    assert estimate(replace(walk, value=ConstantValue(0.5)), CELL) == [Estimate(0.625, (1,), 2, 2)]
-    unread = replace(walk, policy=Forgetful(0), dynamics=Toll())
-    assert estimate(unread, CELL) == [Estimate(0.5, (8, 9), 4, 5, "too long")]
+def test_an_end_without_a_reward_is_worth_what_the_head_says_there() -> None:
+    walk = RolloutValue(AllPolicy("right"), Toll(), value=Dear())
+    assert estimate(walk, CELL) == [Estimate(0.5, (1,), 3 * 3 + 4, 3 + 5)]
 
 
 def test_a_search_with_rollouts_knows_the_goal_from_its_first_visit() -> None:
-    config = SearchConfig(limits=Limits(simulations=4), options={"weight": 0.5})
+    config = SearchConfig(limits=Limits(simulations=4))
     [tree] = asyncio.run(Rollouts(AllPolicy("right"), Corridor(), config, ConstantValue(0.5)).run([task()], [0]))
-    assert tree.root.value == 0.75
+    assert tree.root.value == 1.0
     assert tree.budget.estimates and tree.budget.environment_steps > tree.budget.simulations

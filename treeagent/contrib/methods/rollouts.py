@@ -1,46 +1,31 @@
-"""PUCT whose V(s) are rollouts of the policy, alone or mixed with the value head."""
+"""PUCT whose V(s) are rollouts of the policy (Agent Q, Putta et al. 2024, section 5.1.2)."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.mcts import MctsOptions, Search
+from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Path, Tree, path_return
 from treeagent.search.searcher import Growth, last_node, store_estimate, store_proposal, take_step
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
 
-@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RolloutsOptions(MctsOptions):
-    """Settings of a search with rollouts."""
-
-    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share w of the rollout in V(s)."""
-
-
 class Rollouts(Search):
     """PUCT with ``RolloutValue``."""
-
-    Options = RolloutsOptions
-    options: RolloutsOptions
 
     def __init__(
         self, policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None, **more: bool
     ) -> None:
         super().__init__(policy, dynamics, config, value, **more)
-        self.value = RolloutValue(policy, dynamics, config.discount, value, self.options.weight)
+        self.value = RolloutValue(policy, dynamics, config.discount, value)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutValue:
-    """V(s) = w G + (1 - w) V_head(s), where G is the return of one rollout of the policy from s to the end (Agent Q,
-    section 5.1.2). Equal states give equal rollouts, in any tree and batch. Where a rollout stops before a known end,
-    V_head of its last state is added to the rewards so far."""
+    """V(s) = G, the return of one rollout of the policy from s to the end. Equal states give equal rollouts, in any
+    tree and batch. Where a rollout stops before a known end, V_head of its last state is added to the rewards so
+    far."""
 
     policy: Policy
     dynamics: Dynamics
@@ -48,8 +33,6 @@ class RolloutValue:
     """γ per step."""
     value: Value | None = None
     """V_head; None uses 0."""
-    weight: float = 1.0
-    """w."""
 
     @property
     def concurrent(self) -> bool:
@@ -62,14 +45,12 @@ class RolloutValue:
         active = [rollout for rollout in rollouts if not rollout[0].tree.root.ended]
         while active:
             active = await self._advance(active)
-        if self.value is None:
-            return [self._mixed(growth, path) for growth, path in rollouts]
-        heads = await self.value.estimate(states) if self.weight < 1 else [None] * len(states)
-        left = [(growth, path) for growth, path in rollouts if _is_open(growth, path)]
-        ends = await self.value.estimate([last_node(growth, path).state for growth, path in left]) if left else []
-        for (growth, path), estimate in zip(left, ends, strict=True):
-            store_estimate(growth, path, estimate)
-        return [self._mixed(growth, path, head) for (growth, path), head in zip(rollouts, heads, strict=True)]
+        left = [rollout for rollout in rollouts if _is_open(*rollout)]
+        if self.value is not None and left:
+            ends = await self.value.estimate([last_node(*rollout).state for rollout in left])
+            for rollout, estimate in zip(left, ends, strict=True):
+                store_estimate(*rollout, estimate)
+        return [self._estimate(*rollout) for rollout in rollouts]
 
     def _begin(self, state: State) -> Growth:
         texts = (message.content for message in state.messages)
@@ -100,20 +81,18 @@ class RolloutValue:
                 unfinished.append((growth, path))
         return unfinished
 
-    def _mixed(self, growth: Growth, path: Path, head: Estimate | None = None) -> Estimate:
+    def _estimate(self, growth: Growth, path: Path) -> Estimate:
         root, spent = growth.tree.root, growth.tree.budget
-        value = path_return(path, self.discount) if path else root.value
-        reader = head if head is not None and head.context_ids else root
         return Estimate(
-            value if head is None else self.weight * value + (1 - self.weight) * head.value,
-            reader.context_ids,
+            path_return(path, self.discount) if path else root.value,
+            root.context_ids,
             spent.environment_steps,
             spent.generated_tokens,
-            (head.error if head else "") or growth.tree.error or growth.failure,
-            reader.left_out,
+            growth.tree.error or growth.failure,
+            root.left_out,
             spent.imagined_steps,
             spent.unreadable,
-            failed=bool(growth.failure) or (head is not None and head.failed),
+            failed=bool(growth.failure),
         )
 
 
