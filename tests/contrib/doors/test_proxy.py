@@ -17,6 +17,7 @@ from treeagent.agent.policy import LLMPolicy
 from treeagent.contrib.doors import capture, send_outcome
 from treeagent.contrib.doors.capture import JOURNAL
 from treeagent.contrib.doors.speaker import Format
+from treeagent.generators.base import Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.trees import stored_trees
@@ -38,8 +39,12 @@ def turns(tree: Tree) -> list[tuple[tuple[int, ...], Any]]:
     return [(tree.prompt_ids(path), edge) for path, node in tree.walk() for edge in node.edges]
 
 
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
 def asked(text: str, *more: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {"model": "tiny", "messages": [{"role": "user", "content": text}, *more], **fields}
+    return {"model": "tiny", "messages": [user(text), *more], **fields}
 
 
 def sentence(answer: httpx.Response) -> str:
@@ -112,9 +117,6 @@ def test_a_rewritten_history_begins_a_branch_where_the_ids_part(tmp_path: Path) 
 
         def turn(answer: dict[str, Any], text: str) -> tuple[dict[str, Any], dict[str, Any]]:
             return {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}, user(text)
-
-        def user(text: str) -> dict[str, Any]:
-            return {"role": "user", "content": text}
 
         first = post("hi")
         second = post("hi", *turn(first, "long page"))
@@ -249,6 +251,32 @@ def test_memory_does_not_grow_with_the_conversations(tmp_path: Path, monkeypatch
         assert len(held.plays) <= 8 and len(held.groups) <= 8 and len(held.threads) <= 8 * 4
         assert len(held.closed) <= 16
     assert len(trees_in(tmp_path / "run")) == 150
+
+
+class Brief(Scripted):
+    """Says a short text. It keeps its latest prompt alone."""
+
+    def _say(self, prompt: tuple[int, ...], seed: int) -> Sample:
+        self.prompt, ids = prompt, (*self.chat.encode_within(f"it is {seed % 99}"), self.chat.stop_id)
+        return Sample(ids, (-0.5,) * len(ids))
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["/e/long:1", ""])
+def test_a_long_conversation_keeps_its_ids(count: int, name: str, tmp_path: Path) -> None:
+    model, body = Brief(), json.dumps(user("begin"))
+    with door(tmp_path / "run", model, group=1) as address, httpx.Client(timeout=60) as http:
+        for turn in range(count):
+            content = '{"messages": [' + body + "]}"
+            answer = http.post(f"{address}{name}{URL}", content=content).json()
+            said = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
+            body += f", {json.dumps(said)}, {json.dumps(user(f'page {turn}'))}"
+        http.post(f"{address}/v1/outcomes", json={"answer": answer["id"], "reward": 1}).raise_for_status()
+    (tree,) = trees_in(tmp_path / "run")
+    *_, (path, node) = tree.walk()
+    assert len(path) == count and tree.prompt_ids(path[:-1]) == model.prompt
+    if count < 1000:  # the template writes the whole conversation in one go as turn by turn
+        assert model.chat.prompt_ids(node.state.messages[:-1]) == model.prompt
 
 
 def test_requests_of_many_conversations_go_through_the_model_together(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
 
 from treeagent.contrib.doors.speaker import Format
-from treeagent.contrib.doors.wire import Asked, Said, canonical, digest
+from treeagent.contrib.doors.wire import Asked, Said, canonical, continued, digest
 from treeagent.contrib.traces.transcripts import TranscriptMessage
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.trees import write_trees
@@ -47,12 +48,22 @@ class Turn:
     action: Action
     key: str
     """``Asked.key`` of the request."""
+    thread: str
+    """``Asked.threads`` of all its messages."""
     tools: str
     """``Format.key`` of its tools."""
 
     @property
     def message(self) -> Message:
         return Message("assistant", self.action.text, self.action.token_ids)
+
+    def says(self, message: TranscriptMessage) -> bool:
+        """Whether an assistant's message repeats this turn: its calls, also if a text names them, or its text."""
+        told, said = message.content.strip(), self.said
+        if message.calls:
+            return message.calls == said.calls and told in ("", said.content)
+        named = _CALL.findall(told)
+        return named[0] in dict(said.calls) if named else not said.calls and told == said.content
 
 
 _TURN = TypeAdapter(Turn)
@@ -69,28 +80,34 @@ class Play:
     """Whether the client names the episode."""
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
     by: dict[str, list[Turn]] = field(default_factory=dict[str, list[Turn]])
-    """The turns by the key of their request, by their text and by the ids of their calls."""
+    """The turns by the key and the thread of their request, by their text and by the ids of their calls."""
     names: set[str] = field(default_factory=set[str])
     """Its keys in ``Capture.threads``."""
     reward: float | None = None
+    read: tuple[Turn | None, tuple[int, ...]] = None, ()
+    """The turn that the latest prompt continued, and all ids up to its end."""
 
     def add(self, turn: Turn) -> None:
         self.turns[turn.said.id] = turn
-        for name in (turn.key, turn.said.content, *(name for name, _ in turn.said.calls)):
+        for name in (turn.key, turn.thread, turn.said.content, *(name for name, _ in turn.said.calls)):
             self.by.setdefault(name, []).append(turn)
 
-    def chain(self, turn: Turn | None) -> list[Turn]:
-        """The turns of a conversation up to this one."""
+    def chain(self, turn: Turn | None, start: Turn | None = None) -> list[Turn]:
+        """The turns of a conversation up to this one, after ``start`` if that is one of them."""
         turns: list[Turn] = []
-        while turn is not None:
+        while turn is not None and turn is not start:
             turns.append(turn)
             turn = self.turns.get(turn.parent)
         return turns[::-1]
 
     def prompt(self, turn: Turn | None, context: tuple[int, ...]) -> tuple[int, ...]:
         """All ids up to the end of ``context``, which follows a turn."""
-        said = (each for one in self.chain(turn) for each in (*one.context_ids, *one.action.token_ids))
-        return (*said, *context)
+        start, ids = self.read
+        new = self.chain(turn, start)
+        if turn is None or (new and not new[0].parent):
+            ids = ()
+        self.read = turn, (*ids, *chain.from_iterable((*one.context_ids, *one.action.token_ids) for one in new))
+        return (*self.read[1], *context)
 
     def messages(self, turn: Turn | None) -> tuple[Message, ...]:
         """All messages up to a turn, itself included."""
@@ -99,13 +116,8 @@ class Play:
     def known(self, message: TranscriptMessage, previous: Turn | None) -> Turn | None:
         """The turn that an assistant's message repeats: by its call ids, or by its text. ``previous`` is the turn
         before it. None if the client changed what was said."""
-        told, written = message.content.strip(), _CALL.findall(message.content)
-        names = [name for name, _ in message.calls] or written or [told]
-        found = self.by.get(names[0], [])
-        if message.calls:
-            found = [turn for turn in found if message.calls == turn.said.calls and told in ("", turn.said.content)]
-        elif not written:
-            found = [turn for turn in found if not turn.said.calls]
+        names = [name for name, _ in message.calls] or _CALL.findall(message.content) or [message.content.strip()]
+        found = [turn for turn in self.by.get(names[0], ()) if turn.says(message)]
         before = "" if previous is None else previous.said.id
         return next((turn for turn in found if turn.parent == before), found[-1] if found else None)
 
@@ -128,6 +140,12 @@ def _starts(ids: tuple[int, ...], start: tuple[int, ...]) -> bool:
 def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tuple[int, ...], tuple[Message, ...]]:
     """The prompt of a request in its episode: the turn that it continues, and the ids and the messages after that.
     Turns of the agent enter it by the ids that were sampled."""
+    if asked.turn is not None and form.is_local:  # a conversation that goes on: its history is not written again
+        begun = [turn for turn in play.by.get(asked.threads[0], ()) if turn.tools == form.key]
+        for turn in (each for each in begun if each.says(asked.messages[asked.turn])):
+            short = (*asked.opening, *asked.messages[asked.turn :])
+            messages = form.messages(short, lambda _, turn=turn: turn.message)
+            return turn, form.chat.context_ids(messages), messages[len(asked.opening) + 1 :]
     previous: Turn | None = None
 
     def known(message: TranscriptMessage) -> Message | None:
@@ -165,23 +183,20 @@ class Capture:
 
     def play(self, episode: str, task: str, asked: Asked) -> Play:
         """The play that a request belongs to. A name of the form TASK:PLAY names the task, too."""
-        turns = [index for index, each in enumerate(asked.messages) if each.role == "assistant"]
         if not task and ":" in episode:
             task = episode.rpartition(":")[0]
-        opening = list(map(canonical, asked.messages[: turns[0] if turns else None]))
-        task = storable(task) or f"task-{digest(opening)[:12]}"
+        task = storable(task) or f"task-{digest(list(map(canonical, asked.opening)))[:12]}"
         if episode:
             if episode in self.ended and asked.key not in getattr(self.plays.get(episode), "by", ()):
                 raise UserError(f"episode {episode!r:.60} has its outcome already: begin one of another name")
             return self.plays.get(episode) or self._begin(storable(episode), task, True)
-        if turns:
-            last = asked.messages[turns[-1]]
-            said = digest(list(map(canonical, asked.messages[: turns[-1] + 1])))
-            keys = [*(name for name, _ in last.calls), *_CALL.findall(last.content), said]
+        if asked.turn is not None:
+            last = asked.messages[asked.turn]
+            keys = [*(name for name, _ in last.calls), *_CALL.findall(last.content), asked.threads[1]]
         else:
             keys = [asked.key]  # a first request again, unless its conversation has gone on
         found = next((self.threads[key] for key in keys if key in self.threads), None)
-        if found is not None and found.reward is None and (turns or len(found.turns) < 2):
+        if found is not None and found.reward is None and (asked.turn is not None or len(found.turns) < 2):
             return found
         return self._begin(f"play-{self._count + 1}", task, False)
 
@@ -203,8 +218,7 @@ class Capture:
         names = [turn.said.id]
         if not play.named:
             told = TranscriptMessage("assistant", turn.said.content, calls=turn.said.calls)
-            continued = digest(list(map(canonical, (*asked.messages, told))))
-            names += [continued, turn.key, *(name for name, _ in turn.said.calls)]
+            names += [continued(turn.thread, told), turn.key, *(name for name, _ in turn.said.calls)]
         row = {"play": play.id, "task": play.place[0], "named": play.named, "names": names, "turn": turn}
         self._write(row)
         self._take(play, turn, names)

@@ -39,13 +39,13 @@ class Proxy:
 
     def __init__(self, policy: LLMPolicy, capture: Capture, config: RunConfig, model: str, verifier: Verifier | None):
         self.speaker, self.capture, self.config, self.model = Speaker(policy, config), capture, config, model
-        self.verifier = verifier
+        self.verifier, self.reader = verifier, wire.Reader(model)
         capture.forget = self.speaker.forget
         self._asked: dict[tuple[str, str], asyncio.Task[Turn]] = {}
         """Requests that are being answered, by play and key."""
 
     async def chat(self, request: Request) -> Response:
-        asked = wire.read_request(await wire.body_of(request), self.model)
+        asked = self.reader.read(await wire.body_of(request))
         episode = request.path_params.get("episode", "") or request.headers.get("x-treeagent-episode", "")
         play = self.capture.play(episode, request.headers.get("x-treeagent-task", ""), asked)
         if asked.key in play.by:
@@ -72,7 +72,9 @@ class Proxy:
         if isinstance(sample, Failure):
             raise HTTPException(503, f"the model did not answer: {sample.reason}")
         action, said = form.read(sample, asked, len(prompt))
-        turn = Turn(said, parent.said.id if parent else "", context, added, action, asked.key, form.key)
+        turn = Turn(
+            said, parent.said.id if parent else "", context, added, action, asked.key, asked.threads[2], form.key
+        )
         self.capture.add(play, turn, asked)
         if self.verifier is not None and play.reward is None:
             message = wire.completion(said, self.model, {})["choices"][0]["message"]

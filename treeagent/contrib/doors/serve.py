@@ -184,11 +184,11 @@ class Server:
     """Answers requests one after the other."""
 
     def __init__(self, planner: Planner, model: str) -> None:
-        self.planner, self.model = planner, model
+        self.planner, self.model, self._reader = planner, model, wire.Reader(model)
         self._worker = ThreadPoolExecutor(1, "plan")
 
     async def chat(self, request: Request) -> Response:
-        asked = wire.read_request(await wire.body_of(request), self.model)
+        asked = self._reader.read(await wire.body_of(request))
         rows = [each for each in asked.body["messages"] if each["role"] not in ("system", "developer")]
         if not rows or any((row["role"] == "assistant") != bool(index % 2) for index, row in enumerate(rows)):
             raise UserError("answers and what followed must alternate: give one message after each answer")

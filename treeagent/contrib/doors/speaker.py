@@ -49,6 +49,16 @@ class Format:
         )
         self.form = cache(self._form)  # ``tool_choice`` "required", or the name of a tool
         self._tokens = cache(self.chat.tokens_with)
+        self.is_local = self._is_local()
+        """Whether what the template writes after a turn depends on the opening, the turn and what follows it alone."""
+
+    def _is_local(self) -> bool:
+        opening, turn = (Message("system", "1"), Message("user", "2")), Message("assistant", "3", (0,))
+        whole, same = opening, True
+        for role in ("user", "person", "user", "user", "person", "person"):
+            whole = (*whole, turn, Message(role, "4"))
+            same = same and self.chat.context_ids(whole) == self.chat.context_ids((*opening, *whole[-2:]))
+        return same
 
     def _form(self, choice: str) -> Form:
         tools = [each for each in self.tools if choice in ("required", each.name)]

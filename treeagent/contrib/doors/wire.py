@@ -6,11 +6,13 @@ The server listens on 127.0.0.1 and answers only requests whose ``Host`` is this
 import hmac
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ Json = dict[str, Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
 MOST_BYTES = 16 << 20
 """Most bytes of a request's body."""
+_HEARD = 512
+"""Conversations that are remembered."""
 _RESPONSES = (
     "/v1/responses is not served here, only /v1/chat/completions: use your SDK's chat class, such as "
     "OpenAIChatCompletionsModel (openai-agents), OpenAIChatModel (pydantic-ai) or ChatOpenAI (langchain)"
@@ -41,6 +45,10 @@ class Asked:
     """A request for a chat completion."""
 
     messages: tuple[TranscriptMessage, ...]
+    turn: int | None
+    """The index of the assistant's last message; None if there is none."""
+    threads: tuple[str, str, str]
+    """``continued`` by all messages before that one, with it, and with those that follow it."""
     tools: tuple[ToolSpec, ...] = ()
     choice: str = "auto"
     """``tool_choice``: "auto", "none", "required", or the name of a tool."""
@@ -48,11 +56,15 @@ class Asked:
     limit: int | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def opening(self) -> tuple[TranscriptMessage, ...]:
+        """The messages before the assistant's first."""
+        return tuple(takewhile(lambda each: each.role != "assistant", self.messages))
+
     @cached_property
     def key(self) -> str:
         """Equal for equal requests: messages, tools and what constrains the answer."""
-        messages = list(map(canonical, self.messages))
-        return digest([messages, tools_key(self.tools), self.choice, self.stop, self.limit])
+        return digest([self.threads[2], tools_key(self.tools), self.choice, self.stop, self.limit])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,11 @@ def canonical(message: TranscriptMessage) -> list[object]:
     return [message.role, message.content.strip(), calls, message.answers]
 
 
+def continued(thread: str, message: TranscriptMessage) -> str:
+    """The name of a conversation, from its name before its last message."""
+    return digest([thread, canonical(message)])
+
+
 def digest(value: object) -> str:
     return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
@@ -101,32 +118,59 @@ def tools_key(tools: Sequence[ToolSpec]) -> str:
     return digest([[each.name, each.description, each.parameters] for each in tools])
 
 
-def read_request(body: bytes, model: str) -> Asked:
-    """The request in a body. The server's settings stand for temperature and the like."""
-    try:
-        row = orjson.loads(body)
-        if (named := row.get("model", model)) != model:
-            raise HTTPException(404, f"the model {named!r:.60} is not served here: name {model!r}")
-        if row.get("n") not in (None, 1):
-            raise UserError(f"n is {row['n']!r:.20}, but one answer is given: leave it out and ask in other episodes")
-        messages = tuple(message for each in row["messages"] for message in messages_of(each))
-        choice, stop = row.get("tool_choice") or "auto", row.get("stop") or ()
-        limit = row.get("max_completion_tokens") or row.get("max_tokens")
-        asked = Asked(
-            messages,
-            () if choice == "none" else tuple(_tool(each["function"]) for each in row.get("tools") or ()),
-            choice if isinstance(choice, str) else str(choice["function"]["name"]),
-            (stop,) if isinstance(stop, str) else tuple(map(str, stop)),
-            None if limit is None else max(int(limit), 1),
-            row,
-        )
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"this is no chat completion's request ({type(error).__name__} {error!s:.80})") from error
-    if not messages or messages[-1].role == "assistant":
-        raise UserError("the last message must be the user's or a tool's")
-    return asked
+class Reader:
+    """Reads requests. The messages of an earlier request of the conversation are not read again."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._heard = OrderedDict[bytes, tuple[tuple[TranscriptMessage, ...], str]]()
+        """The messages of the latest requests by their JSON, with their names."""
+
+    def read(self, body: bytes) -> Asked:
+        """The request in a body. The server's settings stand for temperature and the like."""
+        try:
+            row = orjson.loads(body)
+            if (named := row.get("model", self.model)) != self.model:
+                raise HTTPException(404, f"the model {named!r:.60} is not served here: name {self.model!r}")
+            if row.get("n") not in (None, 1):
+                raise UserError(
+                    f"n is {row['n']!r:.20}, but one answer is given: leave it out and ask in other episodes"
+                )
+            messages, turn, threads = self._read(row["messages"])
+            choice, stop = row.get("tool_choice") or "auto", row.get("stop") or ()
+            limit = row.get("max_completion_tokens") or row.get("max_tokens")
+            asked = Asked(
+                messages,
+                turn,
+                threads,
+                () if choice == "none" else tuple(_tool(each["function"]) for each in row.get("tools") or ()),
+                choice if isinstance(choice, str) else str(choice["function"]["name"]),
+                (stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+                None if limit is None else max(int(limit), 1),
+                row,
+            )
+        except UserError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"this is no chat completion's request ({type(error).__name__} {error!s:.80})") from error
+        if not messages or messages[-1].role == "assistant":
+            raise UserError("the last message must be the user's or a tool's")
+        return asked
+
+    def _read(self, rows: list[Json]) -> tuple[tuple[TranscriptMessage, ...], int | None, tuple[str, str, str]]:
+        start = next((index for index in reversed(range(len(rows))) if rows[index].get("role") == "assistant"), 0)
+        messages, thread = self._heard.pop(orjson.dumps(rows[:start]), ((), ""))
+        new, turn, before, said = [*messages], None, "", ""
+        for message in (each for row in rows[start if messages else 0 :] for each in messages_of(row)):
+            if message.role == "assistant":
+                turn, before = len(new), thread
+            thread = continued(thread, message)
+            said = thread if message.role == "assistant" else said
+            new.append(message)
+        self._heard[orjson.dumps(rows)] = heard = tuple(new), thread
+        if len(self._heard) > _HEARD:
+            self._heard.popitem(last=False)
+        return heard[0], turn, (before, said, thread)
 
 
 def _tool(row: Json) -> ToolSpec:
