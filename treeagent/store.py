@@ -185,17 +185,19 @@ def sync(path: Path) -> None:
 
 def _lines(path: Path) -> Iterator[bytes]:
     frame = zstandard.ZstdDecompressor().decompressobj()
-    number, pending = 0, b""
+    number, pending = 0, list[bytes]()  # joined once, as a line with images may take many chunks
     try:
         with regular(path).open("rb") as file:
             while chunk := file.read(_CHUNK):
-                *lines, pending = (pending + frame.decompress(chunk)).split(b"\n")
-                for line in lines:
-                    number += 1
-                    yield line
+                for place, part in enumerate(frame.decompress(chunk).split(b"\n")):
+                    if place:
+                        number += 1
+                        yield b"".join(pending)
+                        pending.clear()
+                    pending.append(part)
     except zstandard.ZstdError:
-        pending = b"damaged"
-    if pending or not frame.eof:
+        pending.append(b"damaged")
+    if any(pending) or not frame.eof:
         raise _corrupt(path, number + 1, "is cut short or damaged")
 
 
