@@ -13,12 +13,14 @@ from toy_search import Corridor, HashValue, TablePolicy, plain, task
 
 from treeagent.search.config import Limits, SearchConfig
 from treeagent.search.mcts import Search
+from treeagent.search.searcher import Growth
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "corridor_tree.json"
 
 
 class Uniform(Search):
-    explores_by_depth = False
+    def exploration(self, growth: Growth) -> float:
+        return self.options.c_init
 
 
 def corridor_tree() -> Any:

@@ -13,7 +13,7 @@ from treeagent.search.puct import (
     ValueRange,
     exploration_rate,
     new_action_value,
-    puct_scores,
+    puct_best,
     sampled_edges,
 )
 from treeagent.search.searcher import Growth, backup
@@ -38,7 +38,8 @@ def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -
 def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config).scores(growth, here, edges, config.options.get("c_init", 1.0))
+    c_init = config.options.get("c_init", 1.0)
+    return [puct_best(here, [edge], growth.value_range, c_init)[0] for edge in edges]
 
 
 def test_selection_follows_the_formula() -> None:
@@ -79,8 +80,8 @@ def test_values_before_the_first_visit_by_hand() -> None:
     siblings, 3/4. An action not sampled yet counts V(s) as one more visit: 3/5 if V(s) = 0, and 3.6/5 if it is 0.6."""
     tried = [Edge(act("a"), 0.5, visits=3, value_sum=3.0), Edge(act("b"), 0.3, visits=1, value_sum=0.0)]
     untried, values = Edge(act("c"), 0.0), ValueRange(0.0, 1.5)
-    assert puct_scores(node(*tried, untried), [untried], values, 0.0) == [pytest.approx(0.4)]
-    assert puct_scores(node(untried, value=0.6), [untried], values, 0.0) == [pytest.approx(0.3)]
+    assert puct_best(node(*tried, untried), [untried], values, 0.0)[0] == pytest.approx(0.4)
+    assert puct_best(node(untried, value=0.6), [untried], values, 0.0)[0] == pytest.approx(0.3)
     assert new_action_value(node(*tried, untried), values) == pytest.approx(0.3)
     assert new_action_value(node(*tried, untried, value=0.6), values) == pytest.approx(0.38)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.mcts import GumbelSearch, Search
-from treeagent.search.node import Node, Tree
+from treeagent.search.node import Node, Path, Tree
 from treeagent.search.record import to_record
-from treeagent.search.searcher import make_search
+from treeagent.search.searcher import Growth, make_search
 from treeagent.types import (
     Action,
     Dynamics,
@@ -56,14 +56,25 @@ def calls(state: State) -> tuple[str, ...]:
 class Revisiting(Search):
     """Goes on through exhausted subtrees and explores alike at every depth, as AlphaZero and mctx do."""
 
-    skips_exhausted = False
-    explores_by_depth = False
+    def exploration(self, growth: Growth) -> float:
+        return self.options.c_init
+
+    def back_up(self, growth: Growth, path: Path) -> None:
+        super().back_up(growth, path)
+        reopen(growth, path)
 
 
 class RevisitingGumbel(GumbelSearch):
     """As ``Revisiting``."""
 
-    skips_exhausted = False
+    def back_up(self, growth: Growth, path: Path) -> None:
+        super().back_up(growth, path)
+        reopen(growth, path)
+
+
+def reopen(growth: Growth, path: Path) -> None:
+    for node in growth.tree.states(path):
+        node.exhausted, node.best = False, -math.inf
 
 
 class Corridor:

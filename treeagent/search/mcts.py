@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.search.gumbel import Halving, gumbel_noise, improved_policy, phases, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Path
-from treeagent.search.puct import exploration_at_depth, new_action_score, puct_scores
+from treeagent.search.puct import exploration_at_depth, new_action_score, puct_best
 from treeagent.search.searcher import Growth, Searcher, last_node, mark_exhausted, may_sample_new
 
 
@@ -42,10 +42,6 @@ class Search(Searcher):
 
     Options = MctsOptions
     options: MctsOptions
-    skips_exhausted = True
-    """Does not revisit a subtree that it has fully explored. False, as in AlphaZero and mctx, is for comparisons."""
-    explores_by_depth = True
-    """Explores less in trees that are deep relative to their limits. False, as in AlphaZero and mctx, likewise."""
 
     async def grow(self, growth: Growth) -> None:
         """Grow one tree. Each iteration runs up to ``leaves`` simulations: select, expand, evaluate and back up."""
@@ -56,19 +52,19 @@ class Search(Searcher):
             # node below may need candidates too, hence the loop.
             while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
                 await self.expand(growth, waiting)
-                given_up = {id(path) for path in waiting if not self._continue_descent(growth, path)}
-                paths = [path for path in paths if id(path) not in given_up]
+                paths = [path for path in paths if path not in waiting or self._continue_descent(growth, path)]
             await self.step(growth, [path for path in paths if path and path[-1].child is None])
             for path in paths:
                 self.back_up(growth, path)
 
     def select(self, growth: Growth) -> list[Path]:
         """The paths of the simulations that start now. No two of them step through the same edge."""
-        paths = list[Path]()
-        room = self.simulations_allowed(growth)
-        if growth.tree.root.exhausted and self.skips_exhausted:
-            return paths
-        while len(paths) < room and self.descend(growth, path := Path()):
+        paths: list[Path] = []
+        room = 0 if growth.tree.root.exhausted else self.simulations_allowed(growth)
+        while len(paths) < room:
+            path: Path = []
+            if not self.descend(growth, path):
+                break
             paths.append(path)
         return paths
 
@@ -76,11 +72,7 @@ class Search(Searcher):
         """Extend ``path`` along the best edges to an untried edge, an end, or a node that needs candidates. Each edge
         on the path counts as in flight at once, so that the next simulation looks elsewhere (WU-UCT, Liu et al. 2020).
         False if every way on is already in flight."""
-        budget, c_init = growth.tree.budget, self.options.c_init
-        if self.explores_by_depth and budget.simulations:
-            allowed = budget.simulations / max(self.config.limits.share(budget), 1e-9)  # at the cost of those so far
-            c_init = exploration_at_depth(c_init, allowed, growth.depth)
-        node: Node | None = last_node(growth, path)
+        c_init, node = self.exploration(growth), path[-1].child if path else growth.tree.root
         while node is not None and node.edges and not self.is_end(node):
             fresh, node.fresh = node.fresh, None
             if fresh is None and node.unseen and self.prefers_new(growth, node, c_init):
@@ -95,6 +87,14 @@ class Search(Searcher):
             node = edge.child
         return True
 
+    def exploration(self, growth: Growth) -> float:
+        """``c_init``, and less in a tree that is deep relative to its limits (``puct.exploration_at_depth``)."""
+        budget, c_init = growth.tree.budget, self.options.c_init
+        if not budget.simulations:
+            return c_init
+        allowed = budget.simulations / max(self.config.limits.share(budget), 1e-9)  # at the cost of those so far
+        return exploration_at_depth(c_init, allowed, growth.depth)
+
     def _continue_descent(self, growth: Growth, path: Path) -> bool:
         if not self.descend(growth, path):
             return False
@@ -108,7 +108,7 @@ class Search(Searcher):
         return node is not None and not self.is_end(node)
 
     async def expand(self, growth: Growth, paths: Sequence[Path]) -> None:
-        nodes = list({id(node): node for path in paths for node in [last_node(growth, path)]}.values())
+        nodes = list(dict.fromkeys(last_node(growth, path) for path in paths))
         count = self.options.widening or self.config.candidates
         await self.sample(growth, nodes, [count] * len(nodes), may_widen=self.options.widening > 0)
 
@@ -117,13 +117,10 @@ class Search(Searcher):
         actions by its own PUCT score. One candidate is therefore enough if it is likely and does well."""
         if not may_sample_new(node):
             return False
-        open_edges = self._open(node.edges)
-        if not open_edges:
+        best, edge = puct_best(node, node.edges, growth.value_range, c_init)
+        if edge is None:
             return True
-        if not self._may_widen(growth, node):
-            return False
-        new = new_action_score(node, growth.value_range, c_init)
-        return new > max(puct_scores(node, open_edges, growth.value_range, c_init))
+        return self._may_widen(growth, node) and new_action_score(node, growth.value_range, c_init) > best
 
     def _may_widen(self, growth: Growth, node: Node) -> bool:
         """Whether ``node`` may get further candidates while it has actions to explore."""
@@ -131,24 +128,19 @@ class Search(Searcher):
 
     def _best_edge(self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float) -> Edge | None:
         """The edge to follow, one of ``edges``; None if other simulations already step through all of them."""
-        # If all edges are closed (exhausted or pruned), a visit finds nothing new but still refines N and Q.
-        choices = self._open(edges) or edges
+        free = edges
         if node.in_flight:
-            choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
-        if len(choices) <= 1:
-            return choices[0] if choices else None
-        scores = self.scores(growth, node, choices, c_init)
-        return choices[scores.index(max(scores))]
+            free = [edge for edge in edges if edge.child is not None or not edge.in_flight]
+        chosen = self.choose(growth, node, free, c_init)
+        if chosen is None and all(edge.exhausted for edge in edges):  # a visit still refines N and Q
+            return self.choose(growth, node, free, c_init, revisit=True)
+        return chosen
 
-    def scores(self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float) -> list[float]:
-        """The score of each edge, in order. Simulations follow the greatest."""
-        return puct_scores(node, edges, growth.value_range, c_init)
-
-    def _open(self, edges: Sequence[Edge]) -> list[Edge]:
-        """The edges beyond which something new can be found."""
-        if self.skips_exhausted:
-            return [edge for edge in edges if (child := edge.child) is None or not child.exhausted]
-        return [edge for edge in edges if not ((to := edge.child) and (to.repeat or to.unknown or to.invalid))]
+    def choose(
+        self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float, *, revisit: bool = False
+    ) -> Edge | None:
+        """The best of some edges of ``node``; None if all are exhausted, unless it may ``revisit`` them."""
+        return puct_best(node, edges, growth.value_range, c_init, revisit=revisit)[1]
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. If its step failed, no statistics change; the tree's error holds the reason."""
@@ -157,7 +149,7 @@ class Search(Searcher):
             return
         child.exhausted = child.exhausted or self.is_end(child)
         super().back_up(growth, path)
-        if self.skips_exhausted and child.exhausted:
+        if child.exhausted:
             mark_exhausted(growth, path)
             note_best_returns(growth, path)
 
@@ -207,7 +199,12 @@ class GumbelSearch(Search):
         if len(growth.noise) < count:  # an edge keeps its noise when others are added
             growth.noise = gumbel_noise(count, growth.tree.seed) if self.noise else [0.0] * count
 
-    def scores(self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float) -> list[float]:
+    def choose(
+        self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float, *, revisit: bool = False
+    ) -> Edge | None:
+        choices = [edge for edge in edges if revisit or not edge.exhausted]
+        if len(choices) <= 1:
+            return choices[0] if choices else None
         if node is not growth.tree.root:
             every = visit_deficits(node, improved_policy(node))
         else:
@@ -219,7 +216,7 @@ class GumbelSearch(Search):
                 for edge, score in zip(node.edges, root_scores(node, growth.noise), strict=True)
             ]
         by_edge = {id(edge): score for edge, score in zip(node.edges, every, strict=True)}
-        return [by_edge[id(edge)] for edge in edges]
+        return max(choices, key=lambda edge: by_edge[id(edge)])
 
     def _may_widen(self, growth: Growth, node: Node) -> bool:
         """Whether the root may still get candidates before sequential halving begins. This ends when there are

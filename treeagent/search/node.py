@@ -136,7 +136,7 @@ class Node:
     """The path led back to an earlier state of its own and counts as a failure (``SearchConfig.prune_repeats``)."""
     unknown: bool = False
     """A dead end without a value: the dynamics has no answer, or a request for V(s) or for actions failed."""
-    edges: list[Edge] = field(default_factory=list["Edge"])
+    edges: list[Edge] = field(default_factory=list)
     exhausted: bool = False
     """Nothing new can be found below, except by calls that the policy is unlikely to make."""
 
@@ -179,9 +179,9 @@ class Tree:
     """Why the search of this task stopped early. The tree up to that point is valid data."""
     discount: float = 1.0
     """γ of the returns in this tree, per step."""
-    order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
+    order: list[Node | None] = field(default_factory=list, repr=False)
     """The node at which each simulation ended; None if a replay has since removed it from a stored tree."""
-    spent: list[Spent] = field(default_factory=list[Spent], repr=False)
+    spent: list[Spent] = field(default_factory=list, repr=False)
     """What the search had spent when each simulation ended, aligned with ``order``."""
     place: int | None = None
     """Index of the task in its split; None if unknown. A variation has the index of the task that it varies."""

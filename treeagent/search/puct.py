@@ -48,25 +48,27 @@ def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
 
 
-def puct_scores(node: Node, edges: Sequence[Edge], values: ValueRange, c_init: float) -> list[float]:
-    """Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a)) of some edges of a node, in order (AlphaGo Zero, Silver et al.
-    2017). N(s) includes the visit that evaluated s itself, as in AlphaZero and mctx. Simulations in flight count as
-    visits in the exploration term only (WU-UCT, Liu et al. 2020, equation 4)."""
+def puct_best(
+    node: Node, edges: Sequence[Edge], values: ValueRange, c_init: float, *, revisit: bool = False
+) -> tuple[float, Edge | None]:
+    """The greatest score Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a)) of some edges of a node, and the first edge
+    with it (AlphaGo Zero, Silver et al. 2017). Exhausted edges have none, except to ``revisit`` them. N(s) includes the
+    visit that evaluated s itself, as in AlphaZero and mctx. Simulations in flight count as visits in the exploration
+    term only (WU-UCT, Liu et al. 2020, equation 4)."""
     low, span, visits = values.low, values.high - values.low, node.edge_visits
     parent = 1 + visits + node.in_flight
-    explore = (c_init + math.log((parent + C_BASE + 1) / C_BASE)) * math.sqrt(parent)  # ``exploration_rate``
-    if not span > 0:  # all values of the tree are equal, or there are none
-        return [
-            (0.5 if edge.visits else 0.5 - FIRST_PLAY_REDUCTION)
-            + explore * edge.prior / (1 + edge.visits + edge.in_flight)
-            for edge in edges
-        ]
-    untried = ((node.edge_values / visits if visits else node.value) - low) / span - FIRST_PLAY_REDUCTION
-    return [
-        ((edge.value_sum / edge.visits - low) / span if edge.visits else untried)
-        + explore * edge.prior / (1 + edge.visits + edge.in_flight)
-        for edge in edges
-    ]
+    explore = exploration_rate(parent, c_init) * math.sqrt(parent)
+    untried = values.normalise(node.edge_values / visits if visits else node.value) - FIRST_PLAY_REDUCTION
+    best, chosen = -math.inf, None
+    for edge in edges:
+        if (child := edge.child) is not None and child.exhausted and not revisit:
+            continue
+        visits = edge.visits
+        value = untried if not visits else (edge.value_sum / visits - low) / span if span > 0 else 0.5
+        score = value + explore * edge.prior / (1 + visits + edge.in_flight)
+        if score > best:
+            best, chosen = score, edge
+    return best, chosen
 
 
 def new_action_score(node: Node, values: ValueRange, c_init: float) -> float:
@@ -133,32 +135,26 @@ def sampled_edges(actions: Sequence[Action], *, widen: bool = True) -> tuple[lis
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
     likeliest: dict[Key, tuple[float, Action]] = {}
-    texts: dict[tuple[Key, str], float] = {}
-    reads_tokens = False
+    texts: dict[Key, dict[str, float]] = {}  # log π of the distinct texts of each call
     for action in actions:
         key, logprob = merge_key(action), _check(action)
         if key not in likeliest or logprob > likeliest[key][0]:
             likeliest[key] = logprob, action
-        texts[key, action.text] = logprob
-        reads_tokens = reads_tokens or bool(action.token_ids)
-    known = dict.fromkeys(likeliest, 0.0)  # Σ π(text|s) over the distinct texts of each call, which sum to S
-    number = dict.fromkeys(likeliest, 0)  # t(a)
-    if reads_tokens:
-        probabilities = [math.exp(logprob) for logprob in texts.values()]
-        total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
-        for (key, _), probability in zip(texts, probabilities, strict=True):
-            known[key] += probability / total
-            number[key] += 1
+        texts.setdefault(key, {})[action.text] = logprob
+    if any(action.token_ids for action in actions):
+        known = {key: sum(map(math.exp, each.values())) for key, each in texts.items()}  # Σ π(text|s)
+        number = {key: len(each) for key, each in texts.items()}  # t(a)
     else:
-        number.update(Counter(map(merge_key, actions)))
+        known, number = dict.fromkeys(texts, 0.0), Counter(map(merge_key, actions))
     seen, all_texts, new = math.fsum(known.values()), sum(number.values()), 0.0
+    scale = max(seen, 1.0)  # rounding or a server's sampling may make S > 1
     if widen:
         once = _once((merge_key(action), action.text) for action in actions)
         new = min(max(1.0 - seen, 0.0), (once + 1) / (len(actions) + 1)) * len(likeliest) / all_texts
-        if len(texts) > len(likeliest):
+        if sum(map(len, texts.values())) > len(likeliest):
             new = min(new, max(_once(map(merge_key, actions)) / len(actions), LEAST_UNSEEN))
     rest = max(1.0 - seen - new, 0.0) / all_texts
-    return [Edge(action, known[key] + rest * number[key]) for key, (_, action) in likeliest.items()], new
+    return [Edge(action, known[key] / scale + rest * number[key]) for key, (_, action) in likeliest.items()], new
 
 
 def _once(samples: Iterable[object]) -> int:

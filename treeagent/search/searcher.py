@@ -96,7 +96,7 @@ class Searcher(ABC):
         asks: list[Ask] = [] if is_concurrent(self.policy) else [self._propose]
         if self.value is not None and not is_concurrent(self.value):
             asks.append(self.value.estimate)
-        trees = list[Tree]()
+        trees: list[Tree] = []
         self.models = Together(asks, len(tasks), lambda: on_batch(trees) if on_batch else None)
         growths = await create_trees(self.dynamics, tasks, seeds, self.config.discount)
         trees += [growth.tree for growth in growths]
@@ -141,7 +141,7 @@ class Searcher(ABC):
 
     async def _propose(self, asked: Sequence[tuple[State, int, int]]) -> Sequence[Proposal]:
         """Call the policy once for all states that want the same number of candidates."""
-        proposals = dict[int, Proposal]()
+        proposals: dict[int, Proposal] = {}
         for count in sorted({count for _, count, _ in asked}):
             places = [place for place, each in enumerate(asked) if each[1] == count]
             states, seeds = [asked[place][0] for place in places], [asked[place][2] for place in places]
@@ -164,11 +164,10 @@ class Searcher(ABC):
         """Estimate V(s) at the end of each path, but not after a step without an answer or at a pruned repeat."""
         if self.value is None or not paths:
             return
-        asked = [path for path in paths if not ((node := last_node(growth, path)).unknown or node.repeat)]
-        if asked:
-            states = [last_node(growth, path).state for path in asked]
-            answers = await self.models.ask(self.value.estimate, growth.number, states)
-            for path, answer in zip(asked, answers, strict=True):
+        ends = [(path, node) for path in paths if not ((node := last_node(growth, path)).unknown or node.repeat)]
+        if ends:
+            answers = await self.models.ask(self.value.estimate, growth.number, [node.state for _, node in ends])
+            for (path, _), answer in zip(ends, answers, strict=True):
                 store_estimate(growth, path, answer)
 
     def simulations_allowed(self, growth: Growth) -> int:

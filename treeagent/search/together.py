@@ -8,7 +8,8 @@ long as the model took last (``MAX_WAIT``), so waiting adds at most half to the 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 MAX_WAIT = 0.5
 """How long trees that are ready wait for others, in seconds per second of the model's last call."""
@@ -17,10 +18,12 @@ Ask = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """A call of a model: answers one item each, in order."""
 
 
-class _Question(NamedTuple):
-    tree: int
-    items: Sequence[Any]
-    answers: asyncio.Future[Sequence[Any]]
+class _Batch:
+    """The questions of trees that wait for the same call, and its answer to each."""
+
+    def __init__(self) -> None:
+        self.questions: list[tuple[int, Sequence[Any]]] = []  # the number of the tree and its items
+        self.answers: asyncio.Future[dict[int, Sequence[Any]]] = asyncio.get_running_loop().create_future()
 
 
 class Together:
@@ -31,7 +34,7 @@ class Together:
         self.growing = trees
         self.seconds = 0.0
         """Wall time so far, of which each tree that was growing had an equal share."""
-        self._waiting = {ask: list[_Question]() for ask in asks}
+        self._waiting = {ask: _Batch() for ask in asks}
         self._turns, self._on_call = list(asks), on_call
         self._ready = trees
         """How many growing trees do not wait for a model."""
@@ -46,11 +49,12 @@ class Together:
         if self.growing == 1 or ask not in self._waiting:  # a server answers many calls in the time of one
             self._on_call()
             return await ask(items)
-        question = _Question(tree, items, asyncio.get_running_loop().create_future())
-        self._waiting[ask].append(question)
+        batch = self._waiting[ask]
+        place = len(batch.questions)
+        batch.questions.append((tree, items))
         self._ready -= 1
         self._consider()
-        return await question.answers
+        return (await batch.answers)[place]
 
     def leave(self) -> None:
         self.share_time()
@@ -75,7 +79,7 @@ class Together:
     def _consider(self) -> None:
         """Call a model if all trees wait, or make sure that one is called in time."""
         in_time = self._calling is not None or (self._ready > 0 and self._timer is not None)
-        if in_time or not any(self._waiting.values()):
+        if in_time or not any(batch.questions for batch in self._waiting.values()):
             return
         if self._ready <= 0:
             self._start()
@@ -86,30 +90,27 @@ class Together:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        ask = next(each for each in self._turns if self._waiting[each])
+        ask = next(each for each in self._turns if self._waiting[each].questions)
         while self._turns[-1] is not ask:
             self._turns.append(self._turns.pop(0))
-        questions, self._waiting[ask] = sorted(self._waiting[ask], key=lambda each: each.tree), []
-        self._calling = asyncio.get_running_loop().create_task(self._call(ask, questions))
+        batch, self._waiting[ask] = self._waiting[ask], _Batch()
+        self._calling = asyncio.get_running_loop().create_task(self._call(ask, batch))
 
-    async def _call(self, ask: Ask, questions: Sequence[_Question]) -> None:
+    async def _call(self, ask: Ask, batch: _Batch) -> None:
         self._on_call()
+        asked = sorted(enumerate(batch.questions), key=lambda each: each[1][0])
         started = time.perf_counter()
         try:
-            answers = await ask([item for question in questions for item in question.items])
+            answers = iter(await ask([item for _, (_, items) in asked for item in items]))
         except BaseException as error:
-            for question in questions:
-                if not question.answers.done():
-                    question.answers.set_exception(error)
+            if not batch.answers.done():
+                batch.answers.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
         self._took[ask] = time.perf_counter() - started
-        start = 0
-        for _, items, future in questions:
-            if not future.done():
-                future.set_result(answers[start : start + len(items)])
-            start += len(items)
-        self._ready += len(questions)
+        if not batch.answers.done():
+            batch.answers.set_result({place: list(islice(answers, len(items))) for place, (_, items) in asked})
+        self._ready += len(asked)
         self._calling = None
         self._consider()

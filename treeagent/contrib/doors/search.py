@@ -133,12 +133,12 @@ def branch(tree: Tree, config: RunConfig, simulations: float) -> Edge:
     node, c_init = tree.root, float(config.search.options.get("c_init", 1.0))
     c_init = puct.exploration_at_depth(c_init, simulations, depth)
     while config.search.method == "mcts":
-        going = [edge for edge in node.edges if edge.child is not None and not edge.exhausted]
-        scores = puct.puct_scores(node, going, values, c_init)
+        going = [edge for edge in node.edges if edge.child is not None]
+        best, edge = puct.puct_best(node, going, values, c_init)
         new = puct.new_action_score(node, values, c_init) if node.unseen >= puct.LEAST_UNSEEN else float("-inf")
-        if not going or new > max(scores):
+        if edge is None or edge.child is None or new > best:
             return node.edges[0]
-        node = going[scores.index(max(scores))].child or node
+        node = edge.child
     tree.root.exhausted = False
     return tree.root.edges[0]
 
