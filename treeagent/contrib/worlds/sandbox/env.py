@@ -5,7 +5,7 @@ import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,11 +14,11 @@ from pydantic import ConfigDict, Field, FilePath, TypeAdapter, ValidationError
 
 from treeagent.contrib.worlds import some
 from treeagent.contrib.worlds.sandbox.box import Box, PythonBox
-from treeagent.contrib.worlds.sandbox.exercises import draw, slip
+from treeagent.contrib.worlds.sandbox.exercises import repair_task, slip
 from treeagent.contrib.worlds.sandbox.hosted import HostedBox
 from treeagent.contrib.worlds.sandbox.shell import ContainerBox, ShellBox
-from treeagent.contrib.worlds.tasksets import split_of
-from treeagent.envs.base import ToolSpec, probability
+from treeagent.contrib.worlds.tasksets import Gold, split_of, written
+from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
@@ -161,8 +161,19 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
         paths = self.box.run("find . -type f").output.splitlines()
         return {path.removeprefix("./"): self._read(path) for path in paths}
 
-    def demonstrator(self, noise: float) -> "Repairer":
-        return Repairer(self, noise)
+    def plan(self) -> Sequence[str]:
+        """What the solution takes from here: its files, a run of the tests, and the end."""
+        files = self.files()
+        writes = [_write(*each) for each in self.key.solution.items() if files.get(each[0]) != each[1]]
+        return [*writes, *(["test[]"] if writes or not self.visit.tested else []), self.idle]
+
+    def slips(self) -> Sequence[str]:
+        """Wrong calls for a demonstrator that errs: files with an error, looks at what is there, and an early end."""
+        wrong = [_write(path, slip(text, random.Random(path))) for path, text in self.key.solution.items()]
+        return [*wrong, *(f"shell[cat {path}]" for path in self.key.solution), "shell[ls]", "test[]", self.idle]
+
+    def demonstrator(self, noise: float) -> Gold:
+        return Gold(self.plan, self.slips, noise)
 
     def close(self) -> None:
         self.box.close()
@@ -184,23 +195,8 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
         return passes(self.files(), self.key.checks, self._checker)
 
 
-class Repairer:
-    """Writes the files of the solution, runs the tests, and submits. With probability ``noise`` it writes one with an
-    error, looks at the files, or submits at once."""
-
-    def __init__(self, env: SandboxEnv, noise: float) -> None:
-        self._env, self._noise = env, probability(noise)
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        env, files = self._env, self._env.files()
-        missing = [(path, text) for path, text in env.key.solution.items() if files.get(path) != text]
-        path, text = missing[0] if missing else next(iter(env.key.solution.items()))
-        if rng.random() < self._noise:
-            wrong = f"write {json.dumps({'path': path, 'text': slip(text, rng)})}"
-            return "perhaps", rng.choice([wrong, "shell[ls]", f"shell[cat {path}]", "test[]", "submit[]"])
-        if missing:
-            return f"{path} is wrong", f"write {json.dumps({'path': path, 'text': text})}"
-        return ("it works", "submit[]") if env.visit.tested else ("try it", "test[]")
+def _write(path: str, text: str) -> str:
+    return written(ToolCall("write", {"path": path, "text": text}))
 
 
 def passes(files: Mapping[str, str], checks: Sequence[tuple[str, str, list[Any], Any]], box: PythonBox) -> bool:
@@ -208,36 +204,6 @@ def passes(files: Mapping[str, str], checks: Sequence[tuple[str, str, list[Any],
     box.start(files)
     found = box.values([(module, name, arguments) for module, name, arguments, _ in checks])
     return json.dumps(found) == json.dumps([["value", value] for *_, value in checks])
-
-
-@lru_cache(maxsize=1024)
-def repair_task(split: Split, index: int) -> Task:
-    """A task with a fault that the hidden checks notice: an exercise, its solution mutated."""
-    words, gold, examples, tests, number = draw(split, index)
-    rng = random.Random(f"repair python2-{split}-{index}")
-    while (fault := slip(gold, rng)) == gold or not _differ(fault, gold, [argument for argument, _ in tests]):
-        continue
-    shown = "".join(
-        f"def test_{n}():\n    assert f({given}) == {value}\n\n" for n, (given, value) in enumerate(examples)
-    )
-    files = {"solution.py": f"{fault}\n", "test_solution.py": f"from solution import f\n\n\n{shown}"}
-    checks = [["solution", "f", [argument], value] for argument, value in tests]
-    data: dict[str, Any] = {"files": files, "checks": checks, "solution": {"solution.py": f"{gold}\n"}}
-    listed = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
-    prompt = f"Repair f(xs) in solution.py: {words}. For example, {listed}."
-    return Task(f"repair-{split}-{index}", prompt, split, number, data)
-
-
-def _differ(fault: str, gold: str, arguments: Sequence[list[int]]) -> bool:
-    """Whether two functions differ on an argument. Both are made here, so they run here."""
-    one, two = dict[str, Any](), dict[str, Any]()
-    exec(gold, one)
-    wanted = [json.dumps(one["f"](list(each))) for each in arguments]
-    try:
-        exec(fault, two)
-        return [json.dumps(two["f"](list(each))) for each in arguments] != wanted
-    except (ArithmeticError, LookupError, NameError, SyntaxError, TypeError, ValueError):  # what a slip leads to
-        return True
 
 
 def own_tasks(path: Path) -> list[Task]:

@@ -1,16 +1,17 @@
-"""Exercises that the repair tasks are made of: a description of a function, its solution, and cases to test it on."""
+"""Generated repair tasks: a function with a fault, the tests that its agent sees, and hidden checks."""
 
 import itertools
 import math
 import random
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
-from treeagent.types import SPLITS, Split, UserError
+from treeagent.types import SPLITS, Split, Task, UserError
 
-TESTS, EXAMPLES = 12, 2
-"""Number of hidden tests of an exercise, and number of additional examples that its description shows."""
-
+_TESTS, _EXAMPLES = 12, 2
+"""Number of hidden checks of a task, and number of additional examples that its prompt shows."""
 _FILTERS = (
     ("are positive", "x > 0"),
     ("are negative", "x < 0"),
@@ -43,18 +44,10 @@ _LOWEST, _HIGHEST = -9, 20
 _SLIPS = ((">", "<"), ("<", ">"), ("==", "!="), ("!=", "=="), ("*", "+"), ("+", "-"), ("max", "min"), ("min", "max"))
 
 
-class Exercise(NamedTuple):
-    words: str
-    gold: str
-    """The solution."""
-    examples: list[tuple[list[int], Any]]
-    """Pairs (argument, value of ``f``)."""
-    tests: list[tuple[list[int], Any]]
-    number: int
-    """Its number among all exercises."""
-
-
-def draw(split: Split, index: int) -> Exercise:
+@lru_cache(maxsize=1024)
+def repair_task(split: Split, index: int) -> Task:
+    """A task with a fault that the hidden checks notice. The results of the checks have at least three different
+    values, so that a constant cannot pass."""
     total = len(_FILTERS) * len(_MAPS) * len(_FOLDS)
     number = 3 * index + SPLITS.index(split)
     if number >= total:
@@ -62,26 +55,38 @@ def draw(split: Split, index: int) -> Exercise:
     # A stride that is coprime to the number of exercises visits each of them once, in a mixed order.
     stride = next(each for each in itertools.count(int(total * 0.618)) if math.gcd(each, total) == 1)
     rest, fold = divmod(number * stride % total, len(_FOLDS))
-    condition, change = divmod(rest, len(_MAPS))
-    parts = f"of the numbers in xs that {_FILTERS[condition][0]}", _MAPS[change][0], _FOLDS[fold][0]
-    gold = f"def f(xs): return {_FOLDS[fold][1].format(f'{_MAPS[change][1]} for x in xs if {_FILTERS[condition][1]}')}"
-    cases = _cases(gold, number)
-    return Exercise(", ".join(parts), gold, cases[:EXAMPLES], cases[EXAMPLES:], number)
+    (condition, test), (change, value) = _FILTERS[rest // len(_MAPS)], _MAPS[rest % len(_MAPS)]
+    gold = f"def f(xs): return {_FOLDS[fold][1].format(f'{value} for x in xs if {test}')}"
+    rng, given, right = random.Random(f"cases {number} {gold}"), list[list[int]](), list[Any]()
+    while len({repr(each) for each in right[_EXAMPLES:]}) < 3:
+        sizes = (rng.randint(3, 7) for _ in range(_EXAMPLES + _TESTS))
+        given = [[rng.randint(_LOWEST, _HIGHEST) for _ in range(size)] for size in sizes]
+        right = _values(gold, given) or []
+    rng = random.Random(f"repair python2-{split}-{index}")
+    fault, hidden = gold, slice(_EXAMPLES, None)
+    while fault == gold or repr(_values(fault, given[hidden])) == repr(right[hidden]):
+        fault = slip(gold, rng)
+    examples = list(enumerate(zip(given, right, strict=True)))[:_EXAMPLES]
+    tests = "".join(f"def test_{n}():\n    assert f({xs}) == {result}\n\n" for n, (xs, result) in examples)
+    data: dict[str, Any] = {
+        "files": {"solution.py": f"{fault}\n", "test_solution.py": f"from solution import f\n\n\n{tests}"},
+        "checks": [["solution", "f", [xs], result] for xs, result in zip(given[hidden], right[hidden], strict=True)],
+        "solution": {"solution.py": f"{gold}\n"},
+    }
+    words = f"of the numbers in xs that {condition}, {change}, {_FOLDS[fold][0]}"
+    listed = "; ".join(f"f({xs}) is {result}" for _, (xs, result) in examples)
+    prompt = f"Repair f(xs) in solution.py: {words}. For example, {listed}."
+    return Task(f"repair-{split}-{index}", prompt, split, number, data)
 
 
-def _cases(gold: str, number: int) -> list[tuple[list[int], Any]]:
-    """Draw examples and tests by running the solution. The results of the tests have at least three different values,
-    so that a constant cannot pass."""
-    rng = random.Random(f"cases {number} {gold}")
-    namespace: dict[str, Any] = {}
-    exec(gold, namespace)
-    while True:
-        arguments = [
-            [rng.randint(_LOWEST, _HIGHEST) for _ in range(rng.randint(3, 7))] for _ in range(EXAMPLES + TESTS)
-        ]
-        cases = [(argument, namespace["f"](list(argument))) for argument in arguments]
-        if len({repr(value) for _, value in cases[EXAMPLES:]}) > 2:
-            return cases
+def _values(code: str, given: Sequence[list[int]]) -> list[Any] | None:
+    """What ``f`` of a text returns for arguments; None if it fails. All texts are made here, so they run here."""
+    names: dict[str, Any] = {}
+    try:
+        exec(code, names)
+        return [names["f"](list(xs)) for xs in given]
+    except (ArithmeticError, LookupError, NameError, SyntaxError, TypeError, ValueError):  # what a slip leads to
+        return None
 
 
 def slip(gold: str, rng: random.Random) -> str:
