@@ -102,25 +102,6 @@ def text(module: str, before: str, expression: str) -> str:
         return f"raises {type(error).__name__}"
 
 
-def lines(calls: list[tuple[str, str, str]]) -> dict[str, list[int]]:
-    """The lines of functions in the files that run in calls of ``text``."""
-    found: dict[str, set[int]] = {}
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        path = frame.f_code.co_filename
-        if path not in FILES or frame.f_code.co_name == "<module>":
-            return None
-        found.setdefault(path, set()).add(frame.f_lineno)
-        return trace
-
-    for call in calls:
-        importlib.import_module(call[0])
-        sys.settrace(trace)
-        text(*call)
-        sys.settrace(None)
-    return {path: sorted(each) for path, each in found.items()}
-
-
 def f(what: str, *arguments: Any) -> Any:
     """Run a file, tests, or a function, as the box asks."""
     builtins.open = opened  # type: ignore[assignment]
@@ -128,8 +109,6 @@ def f(what: str, *arguments: Any) -> Any:
     BEFORE.update(FILES)
     if what == "text":
         return text(*arguments)
-    if what == "lines":
-        return lines(*arguments)
     if what == "value":
         try:
             module, name, given = arguments

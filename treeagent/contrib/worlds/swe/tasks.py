@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
-from itertools import accumulate, islice, product, zip_longest
+from itertools import accumulate, islice, product
 from typing import NamedTuple, TypeAlias
 
 import pydantic.dataclasses
@@ -25,27 +25,14 @@ from treeagent.types import SPLITS, Split, Task, UserError
 
 _Function: TypeAlias = ast.FunctionDef | ast.ClassDef
 _PAIRS = (
-    *(
-        "< <=",
-        "> >=",
-        "== !=",
-        "+ -",
-        "// %",
-        "and or",
-        "True False",
-        "min max",
-        "any all",
-        "lower upper",
-        "find rfind",
-    ),
-    *("startswith endswith", "lstrip rstrip", "append appendleft", "pop popleft", "bisect_left bisect_right"),
-    *("takewhile dropwhile", "partition rpartition", "left right", "start stop"),
+    "< <=; > >=; == !=; + -; // %; and or; True False; min max; any all; lower upper; find rfind; lstrip rstrip; "
+    "startswith endswith; append appendleft; pop popleft; bisect_left bisect_right; takewhile dropwhile; "
+    "partition rpartition; left right; start stop"
 )
-_SWAPS = {"not": "", **{one: other for pair in _PAIRS for one, other in (pair.split(), pair.split()[::-1])}}
+_SWAPS = {"not": "", **{one: other for pair in _PAIRS.split("; ") for one, other in (pair.split(), pair.split()[::-1])}}
 """What a mistaken programmer writes in place of an operator or a name."""
-_CALLS, _RUN, _EACH, _TURNS = 60, 20, 3, 8
-"""Most calls from a docstring's examples, how many of them tell which lines they run, most tasks of a function, and
-most tries of a docstring."""
+_CALLS, _EACH, _TURNS = 60, 3, 8
+"""Most calls from a docstring's examples, most tasks of a function, and most tries of a docstring."""
 _SHOWN, _LEAST, _NOTICED, _QUIET = 2, 5, 8, 6
 """Wrong calls that an issue shows; the fewest that a fault must cause; the most hidden calls that notice the fault, and
 that do not."""
@@ -237,22 +224,13 @@ def holds(source: Package, files: Mapping[str, str], checks: Sequence[tuple[Call
 
 @lru_cache(maxsize=4096)
 def _known(name: str, path: str, owner: str) -> tuple[Mapping[Call, str], Sequence[Fault]]:
-    """The right values of the calls that checks can use, and the faults on lines that such calls run, those of the
-    owner itself and others by turns."""
-    source = package(name)
-    made = calls(source, path, owner)
-    if not (
-        found := opened(source, source.files).answers([*(("text", *each) for each in made), ("lines", made[:_RUN])])
-    ):
-        return {}, []
-    *values, lines = found
-    usable = [not any(each in value for each in _UNUSABLE) for value in values]
-    right = {call: value for call, value, use in zip(made, values, usable, strict=True) if use}
-    runs = [each for each in faults(name) if each.line in lines.get(each.path, ())]
-    random.Random(owner).shuffle(runs)
-    own = [each for each in runs if each.function == owner.split()[1]]
-    pairs = zip_longest(own, [each for each in runs if each.function != owner.split()[1]])
-    return right, [each for pair in pairs for each in pair if each is not None]
+    """The right values of the calls that checks can use, and the faults of the owner itself."""
+    source, node = package(name), functions(package(name).files[path])[owner]
+    found = zip(made := calls(source, path, owner), texts(source, source.files, made), strict=False)
+    right = {call: value for call, value in found if not any(each in value for each in _UNUSABLE)}
+    own = [each for each in faults(name) if each.path == path and node.lineno <= each.line <= (node.end_lineno or 0)]
+    random.Random(owner).shuffle(own)
+    return right, own
 
 
 def proven(source: Package, path: str, owner: str, split: Split, turn: int) -> tuple[Task, Fault] | None:
