@@ -1,9 +1,9 @@
 """Planning problems in STRIPS with negative conditions: grounded actions, and sentences."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 Fact = tuple[str, ...]
@@ -91,36 +91,16 @@ class Problem:
         return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
-        candidates = (step for fact in (None, *state) for step in self._by_fact.get(fact, ()))
-        return sorted(step.name for step in candidates if step.when.holds(state))
-
-    @cached_property
-    def _by_fact(self) -> Mapping[Fact | None, Sequence[Step]]:
-        """The actions by the rarest fact that they need (None if they need none), so that few are tested in a state."""
-        counts = Counter(fact for step in self.steps.values() for fact in step.when.yes)
-        found: dict[Fact | None, list[Step]] = {}
-        for step in self.steps.values():
-            rarest = min(step.when.yes, key=lambda fact: (counts[fact], fact), default=None)
-            found.setdefault(rarest, []).append(step)
-        return found
+        return [name for name, step in self.steps.items() if step.when.holds(state)]
 
     def _grounded(self, schema: Schema) -> Iterator[Step]:
-        for names in self._choices(schema):
+        for objects in product(self.objects, repeat=len(schema.variables)):
+            names = dict(zip(schema.variables, objects, strict=True))
             when = self._condition(schema.when, names)
-            adds = frozenset(_filled(fact, names) for fact, value in schema.effects if value)
-            deletes = frozenset(_filled(fact, names) for fact, value in schema.effects if not value)
-            if when is not None and (adds or deletes):
-                yield Step(" ".join([schema.name, *(names[each] for each in schema.variables)]), when, adds, deletes)
-
-    def _choices(self, schema: Schema) -> list[dict[str, str]]:
-        """The assignments of objects to the variables that what never changes allows, found variable by variable."""
-        choices, bound = [dict[str, str]()], set[str]()
-        for variable in schema.variables:
-            bound.add(variable)
-            known = [each for each in schema.when if variable in each[0] and bound >= _variables(each[0])]
-            choices = [{**choice, variable: name} for choice in choices for name in self.objects]
-            choices = [choice for choice in choices if self._condition(known, choice) is not None]
-        return choices
+            if when is not None:
+                adds = frozenset(_filled(fact, names) for fact, value in schema.effects if value)
+                deletes = frozenset(_filled(fact, names) for fact, value in schema.effects if not value)
+                yield Step(" ".join([schema.name, *objects]), when, adds, deletes)
 
     def _condition(self, literals: Iterable[Literal], names: Mapping[str, str]) -> Case | None:
         """Evaluate what never changes. None if the condition can never hold."""
@@ -136,10 +116,6 @@ class Problem:
 
 def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
     return tuple(names.get(each, each) for each in fact)
-
-
-def _variables(fact: Fact) -> set[str]:
-    return {term for term in fact if term.startswith("?")}
 
 
 _SENTENCES = {
