@@ -48,7 +48,7 @@ def tool(name: str = "echo", schema: object = OBJECT) -> dict[str, Any]:
     ("tools", "named"),
     [
         ([tool(), tool()], "echo"),
-        ([tool("Answer")], "answer"),
+        ([tool("Answer")], "Answer"),
         ([tool("\x1b[2J")], r"\x1b[2J"),
         ([tool("echo", {"type": "string"})], "inputSchema"),
         ([tool("echo", {"$ref": "http://127.0.0.1:1/schema"})], "inputSchema"),

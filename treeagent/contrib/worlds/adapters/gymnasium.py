@@ -86,13 +86,9 @@ class GymnasiumEnv(Env):
         return self._render(game, observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        at, error, asked = self._place(), "", _name(action).lower()
-        name = next((each for each in self._actions if each.lower() == asked), "")
-        if at.over:
-            error = "the episode is over"
-        elif not name:
-            error = f"no such action, use one of: {', '.join(self._actions)}"
-        if error:
+        at, name = self._place(), self._named(action)
+        if at.over or not name:
+            error = "the episode is over" if at.over else f"no such action, use one of: {', '.join(self._actions)}"
             return error, 0.0, at.terminated, at.truncated, {"tool_error": error}
         observation, reward, terminated, truncated, _ = at.game.step(self._actions[name])
         at = self._at = _Place(at.task, at.game, float(reward), bool(terminated), bool(truncated))
@@ -140,6 +136,12 @@ class GymnasiumEnv(Env):
             raise ValueError("no episode has begun: call reset first")
         return self._at
 
+    def _named(self, action: str | ToolCall) -> str:
+        """The name of the action that is asked for, in any case; empty if there is none."""
+        if isinstance(action, ToolCall):
+            action = str(action.arguments.get("action", "")) if action.name == "act" else ""
+        return next((each for each in self._actions if each.lower() == action.strip().lower()), "")
+
     def _is_copied(self) -> bool:
         """Whether the game can be pickled. ``treeagent envs check`` tells whether copies play on like the game."""
         self.reset()
@@ -153,12 +155,3 @@ class GymnasiumEnv(Env):
 
 from_gymnasium = GymnasiumEnv
 """Alias, named like the functions of the other adapters."""
-
-
-def _name(action: str | ToolCall) -> str:
-    """Return the name of the requested action; empty if a tool call is not valid."""
-    if isinstance(action, ToolCall):
-        name = action.arguments.get("action")
-        fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(name, str)
-        action = str(name) if fits else ""
-    return action.strip()

@@ -95,12 +95,15 @@ class McpEnv(ToolEnv[None, str | None]):
             self.visit = str(call.arguments["answer"])
             return "answered"
         self._changed |= not next(tool for tool in self._tools if tool.name == call.name).read_only
-        text, failed = self._call_tool(call)
+        answer = self._answer(call)
+        text = "\n".join(map(_shown, answer.content))
+        if not text and answer.structured_content is not None:
+            text = json.dumps(answer.structured_content, ensure_ascii=False)
         if len(text) > self._characters:
             text = f"{text[: self._characters]} and {len(text) - self._characters} more characters"
-        if failed:
-            raise CallRefused(text)
-        return text
+        if answer.is_error:
+            raise CallRefused(text or "the call failed without a reason")
+        return text or "the result is empty"
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._tools
@@ -121,31 +124,24 @@ class McpEnv(ToolEnv[None, str | None]):
             self._server, self._changed = self._start(), False
         return self._server
 
-    def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
-        """Call a tool of the server. Returns the result as text, and whether it is an error."""
+    def _answer(self, call: ToolCall) -> Any:
+        """The server's result of a call. A server that ends or hangs is closed, and with it the episode."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
         if self._server is None:
             raise EnvCrashed(f"the MCP server {self._command} has ended, and with it the episode")
-        server = self._server
         try:
-            answer = server.call(call, self._seconds)
+            return self._server.call(call, self._seconds)
         except Exception as error:  # depending on the server's behaviour, the package may raise anything
-            if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                return error.message or "the server refused the call without a reason", True
+            code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
+            if code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                raise CallRefused(str(error) or "the server refused the call without a reason") from error
             self.close()
-            where = f"{call!r:.200} of the MCP server {self._command}"
-            if not isinstance(error, MCPError):
-                raise EnvCrashed(f"{where} failed: {_sentence(error)}") from None
-            if error.code == CONNECTION_CLOSED:
-                raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}") from None
-            raise EnvTimeout(f"{where} took longer than {self._seconds:g} seconds") from None
-        text = "\n".join(map(_shown, answer.content))
-        if not text and answer.structured_content is not None:
-            text = json.dumps(answer.structured_content, ensure_ascii=False)
-        failed = bool(answer.is_error)
-        return text or ("the call failed without a reason" if failed else "the result is empty"), failed
+            if code == REQUEST_TIMEOUT:
+                what = f"{call!r:.200} of the MCP server {self._command}"
+                raise EnvTimeout(f"{what} took longer than {self._seconds:g} seconds") from None
+            raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}: {_sentence(error)}") from None
 
 
 from_mcp = McpEnv
@@ -213,15 +209,10 @@ def _last_line(errors: TextIO) -> str:
 
 
 def _shown(part: Any) -> str:
-    """Return a part of a result as text: its own, that of an embedded resource, or what it is and where."""
-    match part.type:
-        case "text":
-            return str(part.text)
-        case "resource":
-            return str(getattr(part.resource, "text", f"[resource {part.resource.uri}]"))
-        case "resource_link":
-            return f"[link {part.name}: {part.uri}]"
-    return f"[{part.type}]"
+    """Return a part of a result as text: its own, that of an embedded resource, or what it is."""
+    if part.type == "text":
+        return str(part.text)
+    return str(getattr(getattr(part, "resource", None), "text", f"[{part.type} {getattr(part, 'uri', '')}]"))
 
 
 def _spec(offered: Any) -> ToolSpec:
@@ -236,14 +227,11 @@ def _repeatable(offered: Any) -> bool:
 
 
 def _unfit_reason(tools: Sequence[ToolSpec]) -> str:
-    """Return why an agent could not call or read the tools; empty if it can."""
-    seen = set[str]()
-    for tool in tools:
-        if not _NAME.fullmatch(tool.name):
-            return f"has a tool {tool.name!r:.200}, whose name is not 1 to 128 of the characters A-Z a-z 0-9 _ . -"
-        if tool.name.lower() in seen:
-            return f"has two tools {tool.name!r}, whatever the case"
-        seen.add(tool.name.lower())
+    """Return why an agent could not call the tools; empty if it can."""
+    names = [tool.name for tool in tools]
+    for name in names:
+        if not _NAME.fullmatch(name) or [each.lower() for each in names].count(name.lower()) > 1:
+            return f"has a tool {name!r:.200}: a name is 1 to 128 of A-Z a-z 0-9 _ . -, and there once, in any case"
     return ""
 
 
