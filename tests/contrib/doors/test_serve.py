@@ -105,7 +105,7 @@ def test_what_cannot_be_planned_is_told(address: str, config: RunConfig) -> None
         return str(ask(address, *said, **fields).json()["error"]["message"])
 
     first = first_message(config, 0)
-    assert "no test task" in sentence("hello")
+    assert "evaluate.tasks" in sentence("hello")
     assert "no budget" in sentence(first, budget={"simulations": -1})
     assert "cannot go on" in sentence(first, "Action: fly", "You fly.")
 

@@ -25,12 +25,9 @@ from treeagent.store import appendable, read_as, shards
 from treeagent.types import Action, Message, State, Task, UserError, storable
 
 JOURNAL = "captured.jsonl"
-_OPEN = 512
-"""Groups of plays in memory. Beyond it the group that was silent for longest is stored as it is."""
-_SHARD = 16
-"""Groups that are stored together."""
-_ENDED = 4096
-"""Episodes whose outcomes are remembered after they were stored, for requests that are sent again."""
+_OPEN = 512  # groups of plays in memory; beyond it the one that was silent for longest is stored as it is
+_SHARD = 16  # groups that are stored together
+_ENDED = 4096  # episodes whose outcomes are remembered after they were stored, for requests that are sent again
 _CALL = re.compile(r"call_[0-9a-f]{24}")
 
 
@@ -46,12 +43,9 @@ class Turn:
     added: tuple[Message, ...]
     """The messages after that turn."""
     action: Action
-    key: str
-    """``Asked.key`` of the request."""
-    thread: str
-    """``Asked.threads`` of all its messages."""
-    tools: str
-    """``Format.key`` of its tools."""
+    key: str  # ``Asked.key`` of the request
+    thread: str  # ``Asked.threads[1]``
+    tools: str  # ``Format.key`` of its tools
 
     @property
     def message(self) -> Message:
@@ -74,15 +68,12 @@ class Play:
     """One episode of an agent."""
 
     id: str
-    place: tuple[str, int]
-    """The task, and the number of its group among the open ones."""
-    named: bool
-    """Whether the client names the episode."""
+    place: tuple[str, int]  # the task, and the number of its group among the open ones
+    named: bool  # by the client
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
     by: dict[str, list[Turn]] = field(default_factory=dict[str, list[Turn]])
     """The turns by the key and the thread of their request, by their text and by the ids of their calls."""
-    names: set[str] = field(default_factory=set[str])
-    """Its keys in ``Capture.threads``."""
+    names: set[str] = field(default_factory=set[str])  # its keys in ``Capture.threads``
     reward: float | None = None
     read: tuple[Turn | None, tuple[int, ...]] = None, ()
     """The turn that the latest prompt continued, and all ids up to its end."""
@@ -109,10 +100,6 @@ class Play:
         self.read = turn, (*ids, *chain.from_iterable((*one.context_ids, *one.action.token_ids) for one in new))
         return (*self.read[1], *context)
 
-    def messages(self, turn: Turn | None) -> tuple[Message, ...]:
-        """All messages up to a turn, itself included."""
-        return tuple(message for one in self.chain(turn) for message in (*one.added, one.message))
-
     def known(self, message: TranscriptMessage, previous: Turn | None) -> Turn | None:
         """The turn that an assistant's message repeats: by its call ids, or by its text. ``previous`` is the turn
         before it. None if the client changed what was said."""
@@ -124,17 +111,11 @@ class Play:
     def longest(self, ids: tuple[int, ...]) -> tuple[Turn | None, tuple[int, ...]]:
         """The last turn whose ids begin ``ids``, and the ids after it."""
         best: Turn | None = None
-        found = [turn for turn in self.turns.values() if not turn.parent]
-        while found:
-            begun = [turn for turn in found if _starts(ids, turn.context_ids + turn.action.token_ids)]
-            if begun:
-                best, ids = begun[0], ids[len(begun[0].context_ids) + len(begun[0].action.token_ids) :]
-            found = [turn for turn in self.turns.values() if begun and turn.parent == begun[0].said.id]
+        for turn in self.turns.values():  # each after the turn that it continues
+            start = turn.context_ids + turn.action.token_ids
+            if turn.parent == (best.said.id if best else "") and len(ids) > len(start) and ids[: len(start)] == start:
+                best, ids = turn, ids[len(start) :]
         return best, ids
-
-
-def _starts(ids: tuple[int, ...], start: tuple[int, ...]) -> bool:
-    return len(ids) > len(start) and ids[: len(start)] == start
 
 
 def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tuple[int, ...], tuple[Message, ...]]:
@@ -154,12 +135,9 @@ def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tu
         return None if previous is None else previous.message
 
     messages = form.messages(asked.messages, known)
-    before = play.messages(previous)
-    if previous is not None and previous.tools == form.key and messages[: len(before)] == before:
-        return previous, form.chat.context_ids(messages), messages[len(before) :]
     parent, context = play.longest(form.chat.prompt_ids(messages))
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    said = sum(message.role == "assistant" for message in play.messages(parent))
+    said = sum(each.role == "assistant" for one in play.chain(parent) for each in (*one.added, one.message))
     return parent, context, messages[turns[said - 1] + 1 if said else 0 :]
 
 
@@ -192,7 +170,7 @@ class Capture:
             return self.plays.get(episode) or self._begin(storable(episode), task, True)
         if asked.turn is not None:
             last = asked.messages[asked.turn]
-            keys = [*(name for name, _ in last.calls), *_CALL.findall(last.content), asked.threads[1]]
+            keys = [*(name for name, _ in last.calls), *_CALL.findall(last.content), continued(asked.threads[0], last)]
         else:
             keys = [asked.key]  # a first request again, unless its conversation has gone on
         found = next((self.threads[key] for key in keys if key in self.threads), None)
@@ -211,20 +189,19 @@ class Capture:
             self._close(next(iter(self.groups)))
         return play
 
-    def add(self, play: Play, turn: Turn, asked: Asked) -> None:
+    def add(self, play: Play, turn: Turn) -> None:
         """Write a turn to the journal and make it part of its play."""
         if self.plays.get(play.id) is not play:
             raise UserError(f"episode {play.id!r:.60} was silent for long and is closed: begin another")
+        self._write({"play": play.id, "task": play.place[0], "named": play.named, "turn": turn})
+        self._take(play, turn)
+
+    def _take(self, play: Play, turn: Turn) -> None:
+        play.add(turn)
         names = [turn.said.id]
         if not play.named:
             told = TranscriptMessage("assistant", turn.said.content, calls=turn.said.calls)
             names += [continued(turn.thread, told), turn.key, *(name for name, _ in turn.said.calls)]
-        row = {"play": play.id, "task": play.place[0], "named": play.named, "names": names, "turn": turn}
-        self._write(row)
-        self._take(play, turn, names)
-
-    def _take(self, play: Play, turn: Turn, names: Sequence[str]) -> None:
-        play.add(turn)
         play.names.update(names)
         self.threads.update(dict.fromkeys(names, play))
         if play.place in self.groups:
@@ -297,7 +274,7 @@ class Capture:
         for number, row in self._rows():
             if "turn" in row:
                 play = self.plays.get(row["play"]) or self._begin(row["play"], row["task"], row["named"])
-                self._take(play, _TURN.validate_python(row["turn"]), row["names"])
+                self._take(play, _TURN.validate_python(row["turn"]))
             elif "outcome" in row:
                 self._settle(self.plays[row["outcome"]], row["reward"])
             elif latest[row["shard"]] == number and shards(self.run.trees, COLLECTED, row["shard"]):

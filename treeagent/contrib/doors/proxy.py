@@ -41,8 +41,7 @@ class Proxy:
         self.speaker, self.capture, self.config, self.model = Speaker(policy, config), capture, config, model
         self.verifier, self.reader = verifier, wire.Reader(model)
         capture.forget = self.speaker.forget
-        self._asked: dict[tuple[str, str], asyncio.Task[Turn]] = {}
-        """Requests that are being answered, by play and key."""
+        self._asked: dict[tuple[str, str], asyncio.Task[Turn]] = {}  # what is being answered, by play and key
 
     async def chat(self, request: Request) -> Response:
         asked = self.reader.read(await wire.body_of(request))
@@ -73,9 +72,9 @@ class Proxy:
             raise HTTPException(503, f"the model did not answer: {sample.reason}")
         action, said = form.read(sample, asked, len(prompt))
         turn = Turn(
-            said, parent.said.id if parent else "", context, added, action, asked.key, asked.threads[2], form.key
+            said, parent.said.id if parent else "", context, added, action, asked.key, asked.threads[1], form.key
         )
-        self.capture.add(play, turn, asked)
+        self.capture.add(play, turn)
         if self.verifier is not None and play.reward is None:
             message = wire.completion(said, self.model, {})["choices"][0]["message"]
             reward = await asyncio.to_thread(self.verifier, [*asked.body["messages"], message], play.place[0])

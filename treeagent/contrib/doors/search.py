@@ -54,7 +54,7 @@ class Plays(Capture):
             raise UserError("in a search, the program asks only by the base_url that it is given, and while it plays")
         return found
 
-    def add(self, play: Play, turn: Turn, asked: Asked) -> None:
+    def add(self, play: Play, turn: Turn) -> None:
         play.add(turn)
 
     def end(self, episode: str, reward: float) -> None:

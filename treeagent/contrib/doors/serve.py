@@ -38,8 +38,7 @@ from treeagent.search.node import Budget, Tree, path_return
 from treeagent.search.searcher import make_search
 from treeagent.types import Action, Dynamics, Message, State, Task, ToolCall, UserError, derive_seed
 
-_KEPT = 4096
-"""Plans that are remembered."""
+_KEPT = 4096  # plans that are remembered
 app = typer.Typer()
 
 
@@ -52,8 +51,7 @@ class Job:
     """What it has spent so far."""
     value: float | None = None
     """The return of the plan by the policy's own values; None if an earlier plan or none was followed."""
-    stopped: bool = False
-    """Whether the client went away."""
+    stopped: bool = False  # the client went away
 
 
 class Planner:
@@ -63,14 +61,13 @@ class Planner:
         config, actors, policy = loaded(checkpoint, config)
         if config.search.granularity == "split":
             raise UserError("treeagent serve plans in whole steps: set search.granularity=step")
-        self.config, self.policy, self.env = config, policy, env or environment(config)
+        self.config, self.policy, self._actors, self.env = config, policy, actors, env or environment(config)
         self._imagines, self._search = bool(config.evaluate.world), config.search.by("mcts")
         self._real = env_dynamics(self.env, config, "evaluate", reveal_reward=False)
         self._blind: Dynamics = self._real
         if self._imagines:
             self._open = ExitStack()  # until this process ends
             self._blind = self._open.enter_context(world_model(*with_planning_world(config), self.env))
-        self._actors = actors
         self._plans = OrderedDict[tuple[object, ...], list[Action]]()
         """What is planned after the answers of an episode, by its task, its limits and these answers."""
         self._openings: dict[str, Task] = {}
@@ -83,7 +80,7 @@ class Planner:
             observation, _ = self.env.reset(seed=task.seed, options={"task": task})
             self._openings[opening(task, observation).strip()] = task
         if (found := self._openings.get(first.strip())) is None:
-            raise UserError(f"no test task begins with {first!r:.60}: give its index as extra_body={{'task': INDEX}}")
+            raise UserError(f"no task of evaluate.tasks begins with {first!r:.60}: give extra_body={{'task': INDEX}}")
         return found
 
     def answer(self, task: Task, said: Sequence[tuple[str, str]], job: Job) -> list[Action]:

@@ -25,8 +25,7 @@ from treeagent.pipeline.opening import for_checkpoint
 from treeagent.pipeline.play import Actors
 from treeagent.types import TURN_CUT_OFF, Action, Message, ToolCall, UserError
 
-_FORMATS = 16
-"""Sets of tools that are kept ready."""
+_FORMATS = 16  # sets of tools that are kept ready
 _QUIET, _PATIENCE = 0.5, 4.0
 """A batch waits for the conversations of the last two, until none came for the first share of the time that the last
 one took, and at most for the second."""
@@ -37,8 +36,7 @@ class Format:
 
     def __init__(self, policy: LLMPolicy, config: RunConfig, tools: Sequence[ToolSpec]) -> None:
         settings, tokenizer = config.policy, policy.chat.tokenizer
-        self.key = tools_key(tools)
-        self.tools = tools
+        self.key, self.tools = tools_key(tools), tools
         self.grammar: Grammar = make_grammar(settings.format, str(tokenizer.chat_template), tools)
         self.chat = ChatFormat(
             tokenizer,
@@ -49,16 +47,9 @@ class Format:
         )
         self.form = cache(self._form)  # ``tool_choice`` "required", or the name of a tool
         self._tokens = cache(self.chat.tokens_with)
-        self.is_local = self._is_local()
+        first, later = Message("user", "1"), (Message("assistant", "2", (0,)), Message("person", "3"))
+        self.is_local = self.chat.context_ids((first, *later * 3)) == self.chat.context_ids((first, *later))
         """Whether what the template writes after a turn depends on the opening, the turn and what follows it alone."""
-
-    def _is_local(self) -> bool:
-        opening, turn = (Message("system", "1"), Message("user", "2")), Message("assistant", "3", (0,))
-        whole, same = opening, True
-        for role in ("user", "person", "user", "user", "person", "person"):
-            whole = (*whole, turn, Message(role, "4"))
-            same = same and self.chat.context_ids(whole) == self.chat.context_ids((*opening, *whole[-2:]))
-        return same
 
     def _form(self, choice: str) -> Form:
         tools = [each for each in self.tools if choice in ("required", each.name)]
@@ -171,8 +162,7 @@ class Speaker:
         self._runner: asyncio.Task[None] | None = None
         self._calls = set[asyncio.Task[None]]()
         self._worker = ThreadPoolExecutor(8 if self.generator.concurrent else 1, "sample")
-        self._recent: list[set[str]] = [set(), set()]
-        """Who was in the last two batches."""
+        self._recent: list[set[str]] = [set(), set()]  # who was in the last two batches
         self._took = 0.0
         """Seconds of the last batch, or more if those before it took longer."""
 
@@ -196,15 +186,9 @@ class Speaker:
         settings = self.config.policy
         forced = asked.choice not in ("auto", "none") and bool(asked.tools)
         forced = forced and (settings.generator == "local" or settings.is_structured)
-        waiting = _Waiting(
-            who,
-            prompt,
-            seed,
-            min(asked.limit or settings.max_new_tokens, settings.max_new_tokens),
-            form.pause(asked.stop),
-            form.form(asked.choice) if forced else None,
-            asyncio.get_running_loop().create_future(),
-        )
+        limit = min(asked.limit or settings.max_new_tokens, settings.max_new_tokens)
+        rules, answer = form.form(asked.choice) if forced else None, asyncio.get_running_loop().create_future()
+        waiting = _Waiting(who, prompt, seed, limit, form.pause(asked.stop), rules, answer)
         self._queue.append(waiting)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())

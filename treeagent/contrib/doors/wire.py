@@ -30,10 +30,8 @@ from treeagent.types import ToolCall, UserError
 
 Json = dict[str, Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
-MOST_BYTES = 16 << 20
-"""Most bytes of a request's body."""
-_HEARD = 512
-"""Conversations that are remembered."""
+MOST_BYTES = 16 << 20  # of a request's body
+_HEARD = 512  # conversations that are remembered
 _RESPONSES = (
     "/v1/responses is not served here, only /v1/chat/completions: use your SDK's chat class, such as "
     "OpenAIChatCompletionsModel (openai-agents), OpenAIChatModel (pydantic-ai) or ChatOpenAI (langchain)"
@@ -45,13 +43,10 @@ class Asked:
     """A request for a chat completion."""
 
     messages: tuple[TranscriptMessage, ...]
-    turn: int | None
-    """The index of the assistant's last message; None if there is none."""
-    threads: tuple[str, str, str]
-    """``continued`` by all messages before that one, with it, and with those that follow it."""
+    turn: int | None  # the index of the assistant's last message; None if there is none
+    threads: tuple[str, str]  # ``continued`` by the messages before that one, and by all
     tools: tuple[ToolSpec, ...] = ()
-    choice: str = "auto"
-    """``tool_choice``: "auto", "none", "required", or the name of a tool."""
+    choice: str = "auto"  # ``tool_choice``: "auto", "none", "required", or the name of a tool
     stop: tuple[str, ...] = ()
     limit: int | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -64,7 +59,7 @@ class Asked:
     @cached_property
     def key(self) -> str:
         """Equal for equal requests: messages, tools and what constrains the answer."""
-        return digest([self.threads[2], tools_key(self.tools), self.choice, self.stop, self.limit])
+        return digest([self.threads[1], tools_key(self.tools), self.choice, self.stop, self.limit])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +69,14 @@ class Said:
     id: str
     content: str
     thought: str
-    calls: tuple[tuple[str, ToolCall], ...]
-    """(id, call) of each tool call."""
+    calls: tuple[tuple[str, ToolCall], ...]  # with their ids
     finish: str
     prompt_tokens: int
     completion_tokens: int
 
     def tool_calls(self) -> list[Json]:
-        functions = [{"name": call.name, "arguments": orjson.dumps(call.arguments).decode()} for _, call in self.calls]
-        names = [name for name, _ in self.calls]
-        return [{"id": id, "type": "function", "function": each} for id, each in zip(names, functions, strict=True)]
+        given = [(id, {"name": c.name, "arguments": orjson.dumps(c.arguments).decode()}) for id, c in self.calls]
+        return [{"id": id, "type": "function", "function": function} for id, function in given]
 
     def head(self, model: str, kind: str) -> Json:
         return {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
@@ -133,44 +126,35 @@ class Reader:
             if (named := row.get("model", self.model)) != self.model:
                 raise HTTPException(404, f"the model {named!r:.60} is not served here: name {self.model!r}")
             if row.get("n") not in (None, 1):
-                raise UserError(
-                    f"n is {row['n']!r:.20}, but one answer is given: leave it out and ask in other episodes"
-                )
+                raise UserError(f"n is {row['n']!r:.20}, but one answer is given: ask again in other episodes")
             messages, turn, threads = self._read(row["messages"])
             choice, stop = row.get("tool_choice") or "auto", row.get("stop") or ()
             limit = row.get("max_completion_tokens") or row.get("max_tokens")
-            asked = Asked(
-                messages,
-                turn,
-                threads,
-                () if choice == "none" else tuple(_tool(each["function"]) for each in row.get("tools") or ()),
-                choice if isinstance(choice, str) else str(choice["function"]["name"]),
-                (stop,) if isinstance(stop, str) else tuple(map(str, stop)),
-                None if limit is None else max(int(limit), 1),
-                row,
-            )
-        except UserError:
-            raise
+            tools = () if choice == "none" else tuple(_tool(each["function"]) for each in row.get("tools") or ())
+            choice = choice if isinstance(choice, str) else str(choice["function"]["name"])
+            stop = (stop,) if isinstance(stop, str) else tuple(map(str, stop))
+            limit = None if limit is None else max(int(limit), 1)
+            asked = Asked(messages, turn, threads, tools, choice, stop, limit, row)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"this is no chat completion's request ({type(error).__name__} {error!s:.80})") from error
+            reason = f"this is no chat completion's request ({type(error).__name__} {error!s:.80})"
+            raise error if isinstance(error, UserError) else UserError(reason) from error
         if not messages or messages[-1].role == "assistant":
             raise UserError("the last message must be the user's or a tool's")
         return asked
 
-    def _read(self, rows: list[Json]) -> tuple[tuple[TranscriptMessage, ...], int | None, tuple[str, str, str]]:
+    def _read(self, rows: list[Json]) -> tuple[tuple[TranscriptMessage, ...], int | None, tuple[str, str]]:
         start = next((index for index in reversed(range(len(rows))) if rows[index].get("role") == "assistant"), 0)
         messages, thread = self._heard.pop(orjson.dumps(rows[:start]), ((), ""))
-        new, turn, before, said = [*messages], None, "", ""
+        new, turn, before = [*messages], None, ""
         for message in (each for row in rows[start if messages else 0 :] for each in messages_of(row)):
             if message.role == "assistant":
                 turn, before = len(new), thread
             thread = continued(thread, message)
-            said = thread if message.role == "assistant" else said
             new.append(message)
         self._heard[orjson.dumps(rows)] = heard = tuple(new), thread
         if len(self._heard) > _HEARD:
             self._heard.popitem(last=False)
-        return heard[0], turn, (before, said, thread)
+        return heard[0], turn, (before, thread)
 
 
 def _tool(row: Json) -> ToolSpec:
@@ -231,8 +215,9 @@ def application(model: str, key: str, endpoints: Mapping[str, Endpoint]) -> Star
 
     async def refused(request: Request, error: Exception) -> Response:
         status, message = (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
-        if message == "Not Found":
-            message = f"{request.url.path} is not served here: ask /v1/chat/completions or /v1/models"
+        if message in ("Not Found", "Method Not Allowed"):
+            path = f"{request.method} {request.url.path}"
+            message = f"{path} is not served here: POST to /v1/chat/completions, or GET /v1/models"
         row = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
         return JSONResponse({"error": row}, status)
 
