@@ -1,6 +1,7 @@
 """How far a reward model can be trusted: metrics on ends of held-out tasks, and the weight that they allow. The model
 also chooses the best of n stored ends, because optimisation exploits its errors (Gao, Schulman and Hilton 2023)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
@@ -116,6 +117,12 @@ def cap(curve: Sequence[BestOf], tasks: int) -> float:
         (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME
     ]
     return wilson_interval(max(min(shares), 0.0) * tasks, tasks)[0] if shares else 0.0
+
+
+def value_of(score: float, slope: float, shift: float, returns: Sequence[float]) -> float:
+    """V = low + (high - low) σ(slope · u + shift) of a score u, in reward units."""
+    low, high = returns
+    return low + (high - low) * 0.5 * (1 + math.tanh((slope * score + shift) / 2))  # σ, without overflow
 
 
 def read_audit(model: Path) -> dict[str, Any]:

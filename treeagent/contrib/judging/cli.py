@@ -23,7 +23,7 @@ def fit(
         ),
     ] = None,
 ) -> None:
-    """Train a Bradley-Terry reward model on the ends and siblings of RUN's trees, and audit it on held-out tasks.
+    """Train a Bradley-Terry reward model on the ends of RUN's trees, and audit it on held-out tasks.
 
     Writes RUN/checkpoints/reward. Use it with rewards.function=learned and
     'rewards.options={model="RUN/checkpoints/reward"}'.
@@ -33,7 +33,7 @@ def fit(
     from treeagent import seams
     from treeagent.contrib.hindsight.divergence import searching_policy
     from treeagent.contrib.judging.fit import fit_reward
-    from treeagent.contrib.judging.learner import FitOptions
+    from treeagent.contrib.judging.scorer import FitOptions
     from treeagent.pipeline.folder import COLLECTED, Run
 
     own = Run.open(run_folder)
@@ -43,7 +43,7 @@ def fit(
     start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own)
     console = Terminal()
     with Run.create(run_folder, own.config, resume=True) as run:
-        written, audit = fit_reward(run, start, settings, lambda metrics: run.log("reward", dict(metrics)))
+        written, audit = fit_reward(run, start, settings)
     for name in ("tasks", "ends", "pairs", "pair_accuracy", "cap"):
         value = getattr(audit, name)
         console.print(f"{name:24} {round(value, 3) if isinstance(value, float) else value}")

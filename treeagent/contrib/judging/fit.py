@@ -1,101 +1,117 @@
 """Fit a reward model to the trees of a run, and audit it on held-out tasks."""
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+import random
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import orjson
-import torch
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
-from treeagent.agent.value_head import ValueHead
-from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit
-from treeagent.contrib.judging.comparisons import Comparison, End, comparisons, ends
-from treeagent.contrib.judging.learner import FitOptions, calibrate, scores, train_reward
+from treeagent.agent.checkpoint import load_checkpoint, no_progress_bars
+from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit, value_of
+from treeagent.contrib.judging.scorer import FitOptions, calibrate, make_scorer, scores, train_scorer
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.rows import read_ends
 from treeagent.pipeline.trees import trees_by_task
 from treeagent.pipeline.world import is_held_out
-from treeagent.store import write_atomic
-from treeagent.types import derive_seed
+from treeagent.search.node import Tree, finished_paths, outcome, path_origin, reaches
+from treeagent.store import replace_folder
+from treeagent.types import NothingToLearn, derive_seed
+from treeagent.views.values import is_read
 
 FOLDER = "reward"
 """Name of the reward model's folder among the checkpoints of the run."""
 _CALIBRATION = 8
 """One in this many tasks that are not held out calibrates the model."""
+_MOST_PER_TASK = 16
+"""Maximum number of pairs of ends per task. A task with many ends would have hundreds of pairs, and most add little."""
 
 
-def fit_reward(
-    run: Run,
-    start: Path,
-    options: FitOptions,
-    on_step: Callable[[Mapping[str, float]], None] = lambda metrics: None,
-) -> tuple[Path, RewardAudit]:
-    """Fit the reward model of ``treeagent reward fit``: a copy of the checkpoint ``start`` that learns, with a
-    Bradley-Terry loss, which of two ends of a task and which of two siblings is better. A tenth of the tasks is held
-    out for the audit. Returns the model's folder, a checkpoint with a value head, and its audit."""
+class End(NamedTuple):
+    """The end of an episode, as the policy read it, and the environment's own return, in reward units."""
+
+    task_id: str
+    token_ids: tuple[int, ...]
+    paid: float
+
+
+def ends(trees: Iterable[Tree]) -> Iterator[End]:
+    """The finished paths of trees with a known reward and known tokens, without imagined steps."""
+    for tree in trees:
+        for path in finished_paths(tree):
+            last = path[-1].child
+            assert last is not None
+            if path[-1].outcome is not None and path_origin(path) == "real" and is_read(last):
+                yield End(tree.task.id, tree.prompt_ids(path), outcome(path))
+
+
+def pairs(found: Sequence[End], least: float, width: float) -> list[dict[str, Any]]:
+    """Rows for ``train_scorer``: at most 16 pairs of ends of one task whose returns differ by at least ``least``;
+    margins are shares of ``width``, the range of returns."""
+    wide = [
+        (better, worse)
+        for first, second in combinations(found, 2)
+        for better, worse in [(first, second) if first.paid > second.paid else (second, first)]
+        if reaches(better.paid - worse.paid, least) and better.token_ids != worse.token_ids
+    ]
+    if len(wide) > _MOST_PER_TASK:
+        wide = random.Random(derive_seed("comparisons", found[0].task_id)).sample(wide, _MOST_PER_TASK)
+    return [
+        {"chosen_ids": better.token_ids, "rejected_ids": worse.token_ids, "margin": (better.paid - worse.paid) / width}
+        for better, worse in wide
+    ]
+
+
+def fit_reward(run: Run, start: Path, options: FitOptions) -> tuple[Path, RewardAudit]:
+    """Fit the reward model of ``treeagent reward fit``: a copy of the checkpoint ``start`` that learns which of two
+    ends of a task is better. A tenth of the tasks is held out for the audit. Returns the model's folder, which also
+    holds its audit with slope and shift of its scores, and the audit."""
     config, out = run.config, run.checkpoints / FOLDER
-    loaded = load_checkpoint(start, device_map=config.policy.device_map)
-    width = loaded.model.config.get_text_config().hidden_size
-    # The policy's own head was fitted to returns of all tasks, held-out ones included.
-    head = ValueHead(width, config.environment.returns, derive_seed(config.seed, "reward"))
-    model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "reward", "lora"))
-    fitted = Checkpoint(model, loaded.tokenizer, head)
-    parts = _read(run, fitted)
-    train, calibration, held_out = (parts[name] for name in ("train", "calibration", "held out"))
-    if not held_out.ends:
-        raise RunError(
-            f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
-        )
-    if model.dtype.itemsize < torch.float32.itemsize and model is loaded.model:
-        model.float()  # in bfloat16 most steps are smaller than half of a weight's last digit
-    result = train_reward(model, head, train.pairs, options, on_step)
-    low, high = head.reward_range
-    returns = [min(max(end.paid, low), high) for end in calibration.ends]
-    slope, shift = calibrate(head, _scores(fitted, head, calibration.ends), returns)
-    found = _audit(fitted, head, held_out)
-    save_checkpoint(fitted, out)
-    write_atomic(out / FILE, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2))
-    facts = {"pairs": len(train.pairs), "update": asdict(result), "slope": slope, "shift": shift}
-    run.finish(FOLDER, facts | {"audit": asdict(found)})
-    return out, found
-
-
-@dataclass(slots=True)
-class _Part:
-    """The pairs and ends in the trees of some of the tasks."""
-
-    pairs: list[Comparison] = field(default_factory=list[Comparison])
-    ends: list[End] = field(default_factory=list[End])
-
-
-def _read(run: Run, checkpoint: Checkpoint) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, split by task into training, calibration and audit."""
-    chat = make_chat(checkpoint, run.config)
-    parts = {name: _Part() for name in ("train", "calibration", "held out")}
+    (low, high), seed = config.environment.returns, derive_seed(config.seed, "reward")
+    loaded = load_checkpoint(start, device_map=config.policy.device_map, merged=True)
+    chat = make_chat(loaded, config)
+    rows, calibration, held_out = list[dict[str, Any]](), list[End](), list[End]()
     for group in trees_by_task(run.trees, run.collections()):
         for tree in group:
             read_ends(tree, chat)
-        task = group[0].task.id
-        calibrates = derive_seed("reward calibration", task) % _CALIBRATION == 0
-        part = parts["held out" if is_held_out(task) else "calibration" if calibrates else "train"]
-        part.pairs += comparisons(group, run.config.update.pairs)
-        part.ends += [end for tree in group for end in ends(tree)] if part is not parts["train"] else []
-    return parts
-
-
-def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAudit:
-    low, high = head.reward_range
-    found = zip(held_out.ends, _scores(checkpoint, head, held_out.ends), strict=True)
-    return audit([ScoredEnd(end.task_id, low + (high - low) * _share(score), end.paid) for end, score in found])
-
-
-def _scores(checkpoint: Checkpoint, head: ValueHead, found: list[End]) -> list[float]:
-    return scores(checkpoint.model, head, [end.token_ids for end in found]) if found else []
-
-
-def _share(score: float) -> float:
-    """σ(u), without overflow."""
-    return 0.5 * (1 + math.tanh(score / 2))
+        found, task = list(ends(group)), group[0].task.id
+        if is_held_out(task):
+            held_out += found
+        elif derive_seed("reward calibration", task) % _CALIBRATION == 0:
+            calibration += found
+        else:
+            rows += pairs(found, config.update.pairs.min_margin, high - low)
+    if not held_out:
+        raise RunError(
+            f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
+        )
+    if not rows:
+        raise NothingToLearn(
+            "no task has two ends whose returns differ by update.pairs.min_margin: collect more trees, or lower it"
+        )
+    scorer, metrics = train_scorer(
+        make_scorer(loaded, seed), loaded.tokenizer, rows, options, config.policy.lora, seed % 2**32
+    )
+    for row in metrics:
+        run.log("reward", row)
+    shares = [min(max((end.paid - low) / (high - low), 0.0), 1.0) for end in calibration]
+    slope, shift = calibrate(scores(scorer, [end.token_ids for end in calibration]), shares)
+    value: dict[str, Any] = {"slope": slope, "shift": shift, "returns": (low, high)}
+    judged = [
+        ScoredEnd(end.task_id, value_of(score, **value), end.paid)
+        for end, score in zip(held_out, scores(scorer, [end.token_ids for end in held_out]), strict=True)
+    ]
+    found_out, partial = audit(judged), out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with no_progress_bars():
+        scorer.save_pretrained(partial)
+        loaded.tokenizer.save_pretrained(partial)
+    facts = asdict(found_out) | {"value": value}
+    (partial / FILE).write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+    replace_folder(partial, out)
+    run.finish(FOLDER, {"pairs": len(rows), "update": metrics[-1], "audit": facts})
+    return out, found_out

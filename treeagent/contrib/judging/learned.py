@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.judging.audit import read_audit
+from treeagent.contrib.judging.audit import read_audit, value_of
 from treeagent.contrib.judging.ends import pay_ends
 from treeagent.pipeline.rewards import Place, Step
+from treeagent.threads import in_thread
 from treeagent.types import UserError
 
 if TYPE_CHECKING:
-    from treeagent.agent.checkpoint import Checkpoint
-    from treeagent.agent.policy import HeadValue
-    from treeagent.generators.local import LocalGenerator
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -36,7 +35,8 @@ class Learned:
     options_type = LearnedOptions
 
     def __init__(self, options: LearnedOptions, place: Place) -> None:
-        self.cap: float = read_audit(Path(options.model))["cap"]
+        self.audit = read_audit(Path(options.model))
+        self.cap: float = self.audit["cap"]
         self.weight = self.cap if options.weight is None else options.weight
         if self.weight > self.cap:
             raise UserError(
@@ -44,32 +44,35 @@ class Learned:
                 f"{self.cap:.2f}: lower it, or fit the reward model to more trees"
             )
         self._model, self._config = options.model, place.config
-        self._value: HeadValue | None = None
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
         return await pay_ends(steps, self.weight, self.verdicts)
 
     async def verdicts(self, ends: Sequence[Step]) -> list[float | None]:
-        """V of each end, the predicted outcome of the whole episode; None where the model cannot read it."""
-        from treeagent.agent.policy import HeadValue
-        from treeagent.pipeline.build import make_chat
+        """V of each end, the predicted outcome of the whole episode; None where it is too long for the model."""
+        return await in_thread(lambda: self._values(ends))
 
-        if self._value is None:
-            checkpoint, generator = _loaded(self._model)
-            if checkpoint.head is None:
-                raise UserError(
-                    f"{self._model} has no value head: fit the reward model again (treeagent reward fit RUN)"
-                )
-            self._value = HeadValue(generator, make_chat(checkpoint, self._config), checkpoint.head)
-        found = await self._value.estimate([end.result.state for end in ends])
-        return [None if each.error else each.value for each in found]
+    def _values(self, ends: Sequence[Step]) -> list[float | None]:
+        from treeagent.contrib.judging.scorer import scores
+        from treeagent.generators.attention import context_length
+        from treeagent.pipeline.build import conversation
+
+        scorer, tokenizer = _loaded(self._model)
+        context = context_length(scorer)
+        chat, _ = conversation(tokenizer, self._config, context)
+        readings = [chat.read(end.result.state.messages) for end in ends]
+        fits = [not reading.error and len(reading.prompt_ids) <= context for reading in readings]
+        found = iter(scores(scorer, [reading.prompt_ids for reading, fit in zip(readings, fits, strict=True) if fit]))
+        return [value_of(next(found), **self.audit["value"]) if fit else None for fit in fits]
 
 
 @lru_cache(maxsize=1)
-def _loaded(model: str) -> "tuple[Checkpoint, LocalGenerator]":
-    """The reward model, loaded once in each process."""
-    from treeagent.agent.checkpoint import load_checkpoint
-    from treeagent.generators.local import LocalGenerator
+def _loaded(model: str) -> "tuple[PreTrainedModel, Any]":
+    """The reward model and its tokenizer, loaded once in each process."""
+    from transformers import AutoModelForSequenceClassification
 
-    checkpoint = load_checkpoint(model, merged=True)
-    return checkpoint, LocalGenerator(checkpoint.model)
+    from treeagent.agent.checkpoint import load_tokenizer, no_progress_bars
+
+    with no_progress_bars():
+        scorer = AutoModelForSequenceClassification.from_pretrained(model, trust_remote_code=False)
+    return scorer.eval(), load_tokenizer(model)
