@@ -6,6 +6,7 @@ method asks ``simulations_allowed``. If the environment fails, only its own tree
 """
 
 import asyncio
+import gc
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -107,9 +108,12 @@ class Searcher(ABC):
                     "the environment, or set search.prune_repeats=false"
                 )
         growing = [asyncio.create_task(self._grow(growth)) for growth in growths]
+        often, *rest = gc.get_threshold()
+        gc.set_threshold(10 * often, *rest)  # trees are many objects without a cycle, and reading them again takes long
         try:
             await asyncio.gather(*growing)
         finally:
+            gc.set_threshold(often, *rest)
             for task in growing:
                 task.cancel()
             await asyncio.gather(*growing, return_exceptions=True)
