@@ -22,12 +22,12 @@ import torch
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig, Training
 from treeagent.learners.common import padded
+from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rows import TrainJob, policy_training_rows
 from treeagent.pipeline.trees import read_trees
-from treeagent.pipeline.update import _TRAINERS, greedy_success
+from treeagent.pipeline.update import _TRAINERS, TrainJob, greedy_success, policy_training_rows
 from treeagent.search.node import Edge, Tree, finished_paths, succeeds
 
 STATES = 32
@@ -106,7 +106,7 @@ def train_point(
     """Train one arm at one learning rate. Saves the best weights in ``out``; returns the curves by step."""
     checkpoint = load_checkpoint(start)
     job = TrainJob(config, start, method, run.trees, [COLLECTED], out)
-    rows = list(policy_training_rows(job, checkpoint))
+    rows = list(policy_training_rows(job, make_chat(checkpoint, config)))
     success = greedy_success(checkpoint, config, Counter())
     curves: list[dict[str, float]] = []
     before = run.path / f"before-{config.update.validation_tasks}.json"

@@ -30,7 +30,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
 from treeagent.pipeline.build import env_dynamics, environment
-from treeagent.pipeline.collect import search_tasks
+from treeagent.pipeline.collect import collect
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import memory_path, wording
 from treeagent.pipeline.progress import RichProgress
@@ -228,7 +228,7 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
     first = make_world(config_file, "", seed, start, out, overrides) if name else None
     with Run.create(folder, config, resume=True) as world_run:
         if first is None:
-            search_tasks(config, world_run, progress, start, _SEEDING, range(config.adapt.seed_tasks))
+            collect(config, world_run, progress, start, _SEEDING, range(config.adapt.seed_tasks))
         elif name == "optimist" and not world_run.is_done(_WORLD):
             copy_stages(Run.open(first), world_run, (_SEEDING, _WORLD), partial(make_optimist, config))
         elif not world_run.is_done(_SEEDING):

@@ -37,7 +37,7 @@ from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
 from treeagent.pipeline.build import env_dynamics, instances, load_actors, make_policy, tasks_at
 from treeagent.pipeline.folder import COLLECTED, Run
-from treeagent.pipeline.rows import sample_value_rows
+from treeagent.pipeline.update import sample_value_rows
 from treeagent.search.config import Limits
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record

@@ -45,8 +45,8 @@ from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.opening import fit_to_machine, training_threads
 from treeagent.pipeline.processes import run_jobs, shared_workers
-from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.update import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.views.tokens import TokenRow
@@ -113,7 +113,7 @@ def rows_of(config: RunConfig, run: Run, method: Method, folder: Path, count: in
     """The first rows of a method on the run's trees, in the order of their tasks."""
     checkpoint = load_checkpoint(run.checkpoints / "warm")
     job = TrainJob(config, run.checkpoints / "warm", method, run.trees, run.collections(), folder / method)
-    return list(islice(policy_training_rows(job, checkpoint), count))
+    return list(islice(policy_training_rows(job, make_chat(checkpoint, job.config)), count))
 
 
 def length(row: Any) -> int:

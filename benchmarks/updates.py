@@ -62,8 +62,7 @@ from treeagent.pipeline.folder import COLLECTED, Run, changed_settings
 from treeagent.pipeline.opening import fit_to_machine
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.pipeline.rows import TrainJob
-from treeagent.pipeline.update import learn
+from treeagent.pipeline.update import TrainJob, learn
 
 QUESTION = "Which update of the same trees leads to the highest greedy success?"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")

@@ -37,7 +37,7 @@ from treeagent.pipeline.rounds import (
     search_round,
     update_round,
 )
-from treeagent.pipeline.rows import TrainJob
+from treeagent.pipeline.update import TrainJob
 from treeagent.store import shard_names
 
 

@@ -21,7 +21,7 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.sft import train_sft
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.pipeline.rows import scored_rows
+from treeagent.pipeline.update import scored_rows
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 from treeagent.views.imitation import imitation_rows

@@ -17,9 +17,8 @@ from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
-from treeagent.pipeline.rows import sample_value_rows
 from treeagent.pipeline.trees import read_trees
-from treeagent.pipeline.update import greedy_success
+from treeagent.pipeline.update import greedy_success, sample_value_rows
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import read_as, shards

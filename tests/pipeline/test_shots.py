@@ -15,8 +15,8 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.build import conversation, environment, make_chat, shots
 from treeagent.pipeline.collect import SearchJob, search_batch
-from treeagent.pipeline.rows import TrainJob, refuse_foreign
 from treeagent.pipeline.shots import Shot, read_shots
+from treeagent.pipeline.update import TrainJob, refuse_foreign
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.types import Message, UserError

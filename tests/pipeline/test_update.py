@@ -16,9 +16,8 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.metrics import Event
-from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign
 from treeagent.pipeline.trees import write_trees
-from treeagent.pipeline.update import train_policy
+from treeagent.pipeline.update import TrainJob, read_ends, refuse_foreign, train_policy
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows

@@ -12,7 +12,7 @@ from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
-from treeagent.generators.chat import ChatFormat, Reading
+from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ActionSource
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.turn import Grammar, ReAct
@@ -64,7 +64,9 @@ class LLMPolicy:
 
         If legal actions are scored, all are returned. P(a) is the softmax of the log-probabilities of their turns.
         """
-        readings, prompts, errors = _read_all(self.chat, self.generator, states)
+        readings = [self.chat.read(state.messages) for state in states]
+        prompts = [reading.prompt_ids for reading in readings]
+        errors = [each.error or self.generator.refusal(each.prompt_ids) for each in readings]
         turns, legal = dict[int, _Turn](), dict[int, list[Action]]()
         for index, state in enumerate(states):
             last = state.messages[-1]
@@ -254,15 +256,6 @@ class _Turn:
     pause: Pause | None
 
 
-def _read_all(
-    chat: ChatFormat, generator: Generator, states: Sequence[State]
-) -> tuple[list[Reading], list[tuple[int, ...]], list[str]]:
-    """For each state: its reading, its prompt, and the reason why the prompt cannot be read (empty if it can)."""
-    readings = [chat.read(state.messages) for state in states]
-    errors = [reading.error or generator.refusal(reading.prompt_ids) for reading in readings]
-    return readings, [reading.prompt_ids for reading in readings], errors
-
-
 @dataclass(frozen=True, slots=True)
 class HeadValue:
     """V(s) from a value head on the policy's forward pass at the last token of a state. The head predicts the outcome
@@ -278,9 +271,10 @@ class HeadValue:
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """V(s) of each state in reward units; the lowest return, but at most 0, if its prompt cannot be read."""
-        readings, prompts, errors = _read_all(self.chat, self.generator, states)
+        readings = [self.chat.read(state.messages) for state in states]
+        errors = [each.error or self.generator.refusal(each.prompt_ids) for each in readings]
         readable = [index for index, error in enumerate(errors) if not error]
-        read_prompts = partial(self._read, [prompts[index] for index in readable])
+        read_prompts = partial(self._read, [readings[index].prompt_ids for index in readable])
         inputs = await self.generator.in_background(read_prompts) if readable else []
         read, failed, values = dict[int, torch.Tensor](), set[int](), dict[int, float]()
         for index, each in zip(readable, inputs, strict=True):

@@ -189,21 +189,58 @@ class EnvDynamics:
 
     async def reset(self, task: Task) -> State:
         episode = _Episode(None if self._pool is None else self._pool.assign_instance())
-        return await self._on_instance(episode, lambda fork: self._start(fork, episode, task))
+
+        def start(fork: Forkable) -> State:
+            observation, info = fork.reset(checked_task(task))
+            episode.has_verifier = checked_verdict(fork.env.verify()) is not None
+            place, episode.last = checked_key(fork.env.state_key()), fork.mark()
+            first = (Message("user", opening(task, observation), images=checked_images(info)),)
+            position, legal = _Position(episode.last, episode), self._legal_actions(fork.env)
+            return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
+
+        return await self._on_instance(episode, start)
 
     async def step(self, state: State, action: Action) -> Transition:
         """Take one step from ``state``. The task must not be over."""
-        position = state.snapshot
+        position, at_limit = state.snapshot, _steps_used(state) >= self._max_steps
         assert isinstance(position, _Position)
-        if not action.error:
-            return await self._on_instance(position.episode, lambda fork: self._step(fork, position, state, action))
-        answer = f"Invalid action: {action.error}"
-        return Transition(
-            _next_state(state, action, answer, state.place, position, state.legal_actions),
-            reward=0.0 if self._reveal_reward else None,
-            truncated=_steps_used(state) >= self._max_steps,
-            invalid=True,
-        )
+        mark, episode = position.mark, position.episode
+        if action.error:
+            answer = f"Invalid action: {action.error}"
+            return Transition(
+                _next_state(state, action, answer, state.place, position, state.legal_actions),
+                reward=0.0 if self._reveal_reward else None,
+                truncated=at_limit,
+                invalid=True,
+            )
+
+        def play(fork: Forkable) -> Transition:
+            env = fork.env
+            fork.goto(mark)
+            replayed = 0 if env.snapshot_kind == "exact" or episode.last == mark else len(mark.actions)
+            observation, reward, terminated, truncated, info = fork.step(action.call)
+            if episode.has_verifier:
+                reward = 0.0
+            if terminated and (verdict := checked_verdict(env.verify())) is not None:  # it can be expensive
+                if not episode.has_verifier:
+                    raise EnvBroken(
+                        f"verify returned {verdict} at the end, but None at the start: return a number there"
+                    )
+                reward = verdict
+            place, episode.last = checked_key(env.state_key()), fork.mark()
+            legal = None if terminated or truncated else self._legal_actions(env)
+            then = _Position(episode.last, episode, position.paid + reward)
+            return Transition(
+                _next_state(state, action, observation, place, then, legal, checked_images(info)),
+                reward=reward if self._reveal_reward else None,
+                terminated=terminated,
+                truncated=not terminated and (truncated or at_limit),
+                invalid=bool(info.get("tool_error")),
+                cost=1 + replayed,
+                info=info if self._reveal_reward else {},
+            )
+
+        return await self._on_instance(episode, play)
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
         def contain(env: Env) -> Answer:
@@ -219,38 +256,6 @@ class EnvDynamics:
                 raise
 
         return contain(self.env) if self._pool is None else await self._pool.call(episode.instance, contain)
-
-    def _start(self, fork: Forkable, episode: _Episode, task: Task) -> State:
-        observation, info = fork.reset(checked_task(task))
-        episode.has_verifier = checked_verdict(fork.env.verify()) is not None
-        place, episode.last = checked_key(fork.env.state_key()), fork.mark()
-        first = (Message("user", opening(task, observation), images=checked_images(info)),)
-        position, legal = _Position(episode.last, episode), self._legal_actions(fork.env)
-        return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
-
-    def _step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
-        env, episode, mark = fork.env, position.episode, position.mark
-        fork.goto(mark)
-        replayed = 0 if env.snapshot_kind == "exact" or episode.last == mark else len(mark.actions)
-        observation, reward, terminated, truncated, info = fork.step(action.call)
-        if episode.has_verifier:
-            reward = 0.0
-        if terminated and (verdict := checked_verdict(env.verify())) is not None:  # it can be expensive
-            if not episode.has_verifier:
-                raise EnvBroken(f"verify returned {verdict} at the end, but None at the start: return a number there")
-            reward = verdict
-        place, episode.last = checked_key(env.state_key()), fork.mark()
-        legal = None if terminated or truncated else self._legal_actions(env)
-        then = _Position(episode.last, episode, position.paid + reward)
-        return Transition(
-            _next_state(state, action, observation, place, then, legal, checked_images(info)),
-            reward=reward if self._reveal_reward else None,
-            terminated=terminated,
-            truncated=not terminated and (truncated or _steps_used(state) >= self._max_steps),
-            invalid=bool(info.get("tool_error")),
-            cost=1 + replayed,
-            info=info if self._reveal_reward else {},
-        )
 
     def _legal_actions(self, env: Env) -> tuple[str, ...] | None:
         return checked_legal(env.legal_actions()) if self._list_actions else None

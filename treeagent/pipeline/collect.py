@@ -56,21 +56,18 @@ class SearchJob(BatchJob):
     """Folder of the world model in which the trees grow; None grows them in the environment."""
 
 
-def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
-    """Search ``collect.tasks`` training tasks, one tree each. Batches whose shards are on disk are kept."""
-    search_tasks(config, run, progress, checkpoint, COLLECTED, range(config.collect.tasks))
-
-
-def search_tasks(
+def collect(
     config: RunConfig,
     run: Run,
     progress: Progress,
     checkpoint: Path,
-    name: str,
-    tasks: Sequence[int],
+    name: str = COLLECTED,
+    tasks: Sequence[int] | None = None,
     world: Path | None = None,
 ) -> None:
-    """Search the training tasks with these indices as the stage ``name``, in the environment or a world model."""
+    """Search the training tasks with the indices ``tasks``, by default the first ``collect.tasks``, one tree each, as
+    the stage ``name``, in the environment or a world model. Batches whose shards are on disk are kept."""
+    tasks = range(config.collect.tasks) if tasks is None else tasks
     if not tasks:
         return
     parts = batches(config, run, tasks)

@@ -220,7 +220,14 @@ def training_threads(config: RunConfig, checkpoint: Path) -> int:
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
     """Context in which the run's metrics also go to every tracker in ``config.trackers``."""
-    opened, before = {name: _open(name, run) for name in run.config.trackers}, run.on_log
+    makers: dict[Tracker, Callable[[], Any]] = {
+        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
+        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
+        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
+    }
+    opened, before = {name: makers[name]() for name in run.config.trackers}, run.on_log
+    for tracker in opened.values():
+        tracker.start()
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
         prefixed = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
@@ -247,14 +254,3 @@ def require_trackers(config: RunConfig) -> None:
             raise RunError(
                 f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
             )
-
-
-def _open(name: Tracker, run: Run) -> Any:
-    makers: dict[Tracker, Callable[[], Any]] = {
-        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
-        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
-        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
-    }
-    tracker = makers[name]()
-    tracker.start()
-    return tracker

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarms, value_alarms
-from treeagent.pipeline.collect import search_tasks
+from treeagent.pipeline.collect import collect
 from treeagent.pipeline.folder import COLLECTED, LINKED, Run
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.recipes import find_policy
-from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.trees import read_trees, stored_trees
-from treeagent.pipeline.update import learn
+from treeagent.pipeline.update import TrainJob, learn
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.pipeline.world import audit_world, claims_kept, fit, imagined_trees
 from treeagent.types import NothingToLearn, UserError, derive_seed
@@ -81,7 +80,7 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     """Make or find the first policy, and search the tasks that a world model of the first round learns from."""
     start = first_policy(config, run, progress, checkpoint)
     if config.adapt.imagined_in(1):
-        search_tasks(config, run, progress, start, _round_name(0), range(config.adapt.seed_tasks))
+        collect(config, run, progress, start, _round_name(0), range(config.adapt.seed_tasks))
     return start
 
 
@@ -114,9 +113,9 @@ def search_round(
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, _part(audit.get("imagined", 0.0), len(places))))
     real = [place for place in places if place not in imagined]
-    search_tasks(config, run, progress, checkpoint, _round_name(number), real)
+    collect(config, run, progress, checkpoint, _round_name(number), real)
     dreamt, world = [place for place in places if place in imagined], _world_folder(run, number)
-    search_tasks(config, run, progress, checkpoint, imagined_trees(number), dreamt, world)
+    collect(config, run, progress, checkpoint, imagined_trees(number), dreamt, world)
 
 
 def choose_tasks(spreads: Mapping[int, float], count: int, share: float) -> tuple[list[int], list[int]]:

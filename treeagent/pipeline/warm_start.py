@@ -19,7 +19,7 @@ from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, t
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.rows import sample_rows
+from treeagent.pipeline.update import sample_rows
 from treeagent.search.node import Node, Tree, path_return, reaches
 from treeagent.types import derive_seed
 from treeagent.views.imitation import path_targets

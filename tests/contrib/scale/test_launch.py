@@ -10,7 +10,7 @@ from treeagent.config import load_config
 from treeagent.contrib.scale.launch import train_together
 from treeagent.contrib.scale.settings import Scale
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.rows import TrainJob
+from treeagent.pipeline.update import TrainJob
 from treeagent.types import NothingToLearn
 
 

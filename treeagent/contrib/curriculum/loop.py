@@ -21,7 +21,7 @@ from treeagent.cli.options import (
 from treeagent.config import RunConfig
 from treeagent.contrib.curriculum.stages import Curriculum, Stage
 from treeagent.loop import compare
-from treeagent.pipeline.collect import batches, search_tasks
+from treeagent.pipeline.collect import batches, collect
 from treeagent.pipeline.evaluate import EvaluationJob, play_jobs
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.opening import opened
@@ -86,7 +86,7 @@ def train(
         for number in range(1, config.adapt.rounds + 1):
             stage = choose(config, run, shown, curriculum, policy, number, stage)
             tasks = range((number - 1) * count, number * count)
-            search_tasks(at(config, stages[stage]), run, shown, policy, f"{COLLECTED}-{number}", tasks)
+            collect(at(config, stages[stage]), run, shown, policy, f"{COLLECTED}-{number}", tasks)
             policy = update_round(config, run, shown, policy, number)
             finish_round(config, run, shown, policy, number, {}, history)
         return compare(config, run, shown, history)

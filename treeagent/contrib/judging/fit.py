@@ -15,8 +15,8 @@ from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit,
 from treeagent.contrib.judging.scorer import FitOptions, calibrate, make_scorer, scores, train_scorer
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.rows import read_ends
 from treeagent.pipeline.trees import trees_by_task
+from treeagent.pipeline.update import read_ends
 from treeagent.pipeline.world import is_held_out
 from treeagent.search.node import Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.store import replace_folder

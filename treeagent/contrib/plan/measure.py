@@ -16,9 +16,8 @@ from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.opening import Use, opened
 from treeagent.pipeline.progress import Progress, RichProgress
-from treeagent.pipeline.rows import TrainJob
 from treeagent.pipeline.terminal import Terminal
-from treeagent.pipeline.update import learn
+from treeagent.pipeline.update import TrainJob, learn
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.types import NothingToLearn
 

@@ -33,8 +33,7 @@ from treeagent.contrib.scale.sharding import allow_cpu, run_on_leader, sharing, 
 from treeagent.pipeline.metrics import Emit, Event
 from treeagent.pipeline.processes import end_shared_workers
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.pipeline.rows import TrainJob
-from treeagent.pipeline.update import train_policy
+from treeagent.pipeline.update import TrainJob, train_policy
 from treeagent.types import NothingToLearn, UserError, WorkerLost
 
 Model = PreTrainedModel | PeftModel

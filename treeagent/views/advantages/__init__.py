@@ -1,4 +1,4 @@
-"""Advantages of a tree's actions, with one file per kind. Each file begins with its formula and its paper."""
+"""Advantages of a tree's actions: what every kind of them has in common."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from treeagent.views.advantages.rows import AdvantageRow, advantage_rows
 __all__ = ["KINDS", "AdvantageConfig", "AdvantageRow", "advantage_rows", "advantages"]
 
 KINDS: Mapping[str, str] = {
-    kind: f"treeagent.views.advantages.{kind}:{kind}_advantages"
+    kind: f"treeagent.views.advantages.kinds:{kind}_advantages"
     for kind in ("q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae")
 }
 """The core's kinds, each with its function."""
