@@ -15,7 +15,7 @@ result.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from treeagent import config as settings
 from treeagent.config import Method, RunConfig
@@ -66,10 +66,8 @@ def quickstart(
     search adds; the updated policies in the first mode, which shows what learning adds; and the updated policy that
     validation chose in the last mode, which shows both.
     """
-    given = _start(config, checkpoint, out, how)
-    uses: list[Use] = ["collect", "update", "evaluate"]
-    if given is None and not _is_begun(out, how):
-        uses.insert(0, "warm_start")
+    given, warm = _start(config, checkpoint, out, how)
+    uses: list[Use] = [*warm, "collect", "update", "evaluate"]
     with opened(config, out, uses, methods=config.update.methods, checkpoint=given, **how) as (run, shown):
         config, modes, others = run.config, run.config.evaluate.modes, list[TrainJob]()
         start = first_policy(config, run, shown, given)
@@ -96,11 +94,9 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
     from ``checkpoint`` or ``warm_start.checkpoint``; by default where the run was begun, or else from a warm start.
     Returns the rows of ``compare``.
     """
-    given, methods = _start(config, checkpoint, out, how), config.adapt.methods
-    uses: list[Use] = ["adapt", "update", "evaluate"]
-    if given is None and not _is_begun(out, how):
-        uses.insert(0, "warm_start")
-    with opened(config, out, uses, methods=methods, checkpoint=given, **how) as (run, shown):
+    given, warm = _start(config, checkpoint, out, how)
+    uses: list[Use] = [*warm, "adapt", "update", "evaluate"]
+    with opened(config, out, uses, methods=config.adapt.methods, checkpoint=given, **how) as (run, shown):
         config = run.config
         start = policy = begin(config, run, shown, given)
         history = RoundHistory(start)
@@ -112,15 +108,14 @@ def train(config: RunConfig, out: str | Path, checkpoint: str | Path | None = No
         return compare(config, run, shown, history)
 
 
-def _start(config: RunConfig, checkpoint: str | Path | None, out: str | Path, how: How) -> Path | None:
-    """The policy to start from, if it is given: ``checkpoint``, or for a new run ``warm_start.checkpoint``."""
-    name = checkpoint or (None if _is_begun(out, how) else config.warm_start.checkpoint)
-    return None if name is None else find_policy(str(name))
-
-
-def _is_begun(out: str | Path, how: How) -> bool:
-    """Whether a run is continued, which has recorded its start."""
-    return how.get("resume", True) and (Path(out) / "config.toml").is_file()
+def _start(
+    config: RunConfig, checkpoint: str | Path | None, out: str | Path, how: How
+) -> tuple[Path | None, list[Literal["warm_start"]]]:
+    """The policy to start from, if it is given: ``checkpoint``, or for a new run ``warm_start.checkpoint``; and the
+    warm start, if a new run needs one. A run that is continued has recorded its start."""
+    begun = how.get("resume", True) and (Path(out) / "config.toml").is_file()
+    name = checkpoint or (None if begun else config.warm_start.checkpoint)
+    return (None, [] if begun else ["warm_start"]) if name is None else (find_policy(str(name)), [])
 
 
 def compare(config: RunConfig, run: Run, progress: Progress, history: RoundHistory) -> list[Row]:
