@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from itertools import count as numbers
 
-from treeagent.contrib.worlds.planning.problem import Fact, Problem, State, sentence
+from treeagent.contrib.worlds.planning.problem import Fact, Problem, State, Step, sentence
 from treeagent.envs.base import probability
 
 _PATIENCE = 20_000
@@ -20,7 +20,7 @@ class Planner:
     """Finds plans, which can be longer than necessary, for the states of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self._relaxed = problem, _Relaxed(problem)
+        self.problem = problem
         self._plans: dict[State, tuple[str, ...] | None] = {}
         """Plans by state. A plan is known for every state on its path, so following it needs no further planning."""
 
@@ -56,7 +56,7 @@ class Planner:
                 if cost >= costs.get(then, math.inf):
                     continue
                 if then not in estimates:
-                    estimates[then] = self._relaxed.steps_left(then)
+                    estimates[then] = steps_left(problem, then)
                 if estimates[then] < math.inf:
                     costs[then], predecessors[then] = cost, (state, name)
                     closed.discard(then)
@@ -64,65 +64,26 @@ class Planner:
         return None
 
 
-class _Relaxed:
-    """The delete relaxation of the problem: actions make no fact false, and negative conditions are ignored."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._numbers: dict[Fact, int] = {}
-        needs, adds = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        for step in problem.steps.values():
-            if step.adds:
-                needs.append(self._fact_numbers(step.when.yes))
-                adds.append(self._fact_numbers(step.adds))
-        self._needs, self._adds = needs, adds
-        self._goal = self._fact_numbers(frozenset(problem.goal))
-        self._users: list[list[int]] = [[] for _ in self._numbers]
-        for number, facts in enumerate(needs):
-            for fact in facts:
-                self._users[fact].append(number)
-
-    def steps_left(self, state: State) -> float:
-        """Return the number of actions of a relaxed plan to the goal, infinite if there is none. In this plan the
-        cheapest action achieves each fact; an action costs 1 plus the sum of the costs of the facts it needs."""
-        known = self._numbers
-        costs = [math.inf] * len(known)
-        by: list[int] = [-1] * len(known)
-        missing = [len(facts) for facts in self._needs]
-        sums = [1.0] * len(missing)
-        # Sorted, since the order of a set, and with it the choice among equal plans, differs between processes.
-        queue = sorted((0.0, known[fact]) for fact in state if fact in known)
-        for _, fact in queue:
-            costs[fact] = 0.0
-        ready = [number for number, count in enumerate(missing) if not count]
-        while queue or ready:
-            if ready:
-                number = ready.pop()
-                for fact in self._adds[number]:
-                    if sums[number] < costs[fact]:
-                        costs[fact], by[fact] = sums[number], number
-                        heapq.heappush(queue, (sums[number], fact))
-                continue
-            cost, fact = heapq.heappop(queue)
-            if cost > costs[fact]:
-                continue
-            for number in self._users[fact]:
-                missing[number] -= 1
-                sums[number] += cost
-                if not missing[number]:
-                    ready.append(number)
-        if any(costs[fact] == math.inf for fact in self._goal):
+def steps_left(problem: Problem, state: State) -> float:
+    """Return the number of actions of a relaxed plan to the goal, in which no action makes a fact false; infinite if
+    there is none. The plan achieves each fact as early as it can."""
+    reached, best, left = set(state), dict[Fact, Step](), list(problem.steps.values())
+    while not reached.issuperset(problem.goal):
+        ready = [step for step in left if step.when.yes <= reached]
+        if not ready:
             return math.inf
-        actions, pending, seen = set[int](), list(self._goal), set[int]()
-        while pending:
-            fact = pending.pop()
-            if fact not in seen and by[fact] >= 0:
-                seen.add(fact)
-                actions.add(by[fact])
-                pending += self._needs[by[fact]]
-        return len(actions)
-
-    def _fact_numbers(self, facts: State) -> tuple[int, ...]:
-        return tuple(self._numbers.setdefault(fact, len(self._numbers)) for fact in sorted(facts))
+        left = [step for step in left if not step.when.yes <= reached]
+        for step in ready:
+            for fact in step.adds - reached:
+                best.setdefault(fact, step)
+        reached |= best.keys()
+    actions, pending = set[str](), list(problem.goal)
+    while pending:
+        step_to = best.get(pending.pop())
+        if step_to is not None and step_to.name not in actions:
+            actions.add(step_to.name)
+            pending += step_to.when.yes
+    return len(actions)
 
 
 FINISH = "finish"
