@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from faulty_envs import children, gone
 
-from treeagent.contrib.worlds.miniwob.env import Element, MiniWoBEnv, MiniWoBOptions
+from treeagent.contrib.worlds.miniwob import Element, MiniWoBEnv, MiniWoBOptions
 from treeagent.envs import EnvCrashed, check_env
 
 pytest.importorskip("miniwob", reason="the miniwob extra is not installed")

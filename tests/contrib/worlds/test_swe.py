@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.contrib.worlds.swe import SweEnv, SweOptions
-from treeagent.contrib.worlds.swe.env import passage
+from treeagent.contrib.worlds.swe import SweEnv, SweOptions, passage
 from treeagent.contrib.worlds.swe.tasks import Fault, calls, faults, functions, holds, package
 from treeagent.envs import check_env, make_env
 from treeagent.envs.calls import as_call

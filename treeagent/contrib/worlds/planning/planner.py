@@ -35,32 +35,22 @@ class Planner:
         return self._plans[state]
 
     def _search(self, start: State) -> tuple[str, ...] | None:
-        problem, order = self.problem, numbers()
-        predecessors: dict[State, tuple[State, str] | None] = {start: None}
-        costs, estimates, closed = {start: 0}, dict[State, float](), set[State]()
-        queue = [(0.0, next(order), start)]
-        while queue and len(closed) < _PATIENCE:
-            _, _, state = heapq.heappop(queue)
-            if state in closed:
-                continue
-            closed.add(state)
+        problem, order, expanded = self.problem, numbers(), 0
+        costs: dict[State, int] = {start: 0}
+        queue: list[tuple[float, int, State, tuple[str, ...]]] = [(0.0, next(order), start, ())]
+        while queue and expanded < _PATIENCE:
+            _, _, state, plan = heapq.heappop(queue)
             if problem.solved(state):
-                names = list[str]()
-                while (before := predecessors[state]) is not None:
-                    state, name = before
-                    names.append(name)
-                return tuple(reversed(names))
+                return plan
+            if len(plan) > costs[state]:  # a shorter way to it was found since
+                continue
+            expanded += 1
             for name in problem.possible(state):
-                then = problem.steps[name].after(state)
-                cost = costs[state] + 1
-                if cost >= costs.get(then, math.inf):
-                    continue
-                if then not in estimates:
-                    estimates[then] = steps_left(problem, then)
-                if estimates[then] < math.inf:
-                    costs[then], predecessors[then] = cost, (state, name)
-                    closed.discard(then)
-                    heapq.heappush(queue, (cost + _WEIGHT * estimates[then], next(order), then))
+                then, cost = problem.steps[name].after(state), len(plan) + 1
+                if cost < costs.get(then, math.inf):
+                    costs[then] = cost
+                    if (left := steps_left(problem, then)) < math.inf:
+                        heapq.heappush(queue, (cost + _WEIGHT * left, next(order), then, (*plan, name)))
         return None
 
 
@@ -69,10 +59,10 @@ def steps_left(problem: Problem, state: State) -> float:
     there is none. The plan achieves each fact as early as it can."""
     reached, best, left = set(state), dict[Fact, Step](), list(problem.steps.values())
     while not reached.issuperset(problem.goal):
-        ready = [step for step in left if step.when.yes <= reached]
+        ready = [step for step in left if step.needs <= reached]
         if not ready:
             return math.inf
-        left = [step for step in left if not step.when.yes <= reached]
+        left = [step for step in left if not step.needs <= reached]
         for step in ready:
             for fact in step.adds - reached:
                 best.setdefault(fact, step)
@@ -82,7 +72,7 @@ def steps_left(problem: Problem, state: State) -> float:
         step_to = best.get(pending.pop())
         if step_to is not None and step_to.name not in actions:
             actions.add(step_to.name)
-            pending += step_to.when.yes
+            pending += step_to.needs
     return len(actions)
 
 

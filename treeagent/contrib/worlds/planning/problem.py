@@ -14,16 +14,6 @@ Literal = tuple[Fact, bool]
 """A fact and whether it must hold, or becomes true."""
 
 
-class Case(NamedTuple):
-    """A condition: the facts that must hold and those that must not."""
-
-    yes: State
-    no: State
-
-    def holds(self, state: State) -> bool:
-        return self.yes <= state and not self.no & state
-
-
 class Schema(NamedTuple):
     """An action of a domain."""
 
@@ -48,9 +38,15 @@ class Step(NamedTuple):
     """A grounded action. Its name is as the agent writes it, such as ``unstack a b``."""
 
     name: str
-    when: Case
+    needs: State
+    """The facts that must hold."""
+    forbids: State
+    """The facts that must not hold."""
     adds: State
     deletes: State
+
+    def possible(self, state: State) -> bool:
+        return self.needs <= state and not self.forbids & state
 
     def after(self, state: State) -> State:
         """A fact that is both deleted and added is true (PDDL 2.1)."""
@@ -85,25 +81,24 @@ class Problem:
         found, reached, before = dict[str, Step](), self.start, -1
         while len(found) > before:
             before = len(found)
-            found |= {step.name: step for step in left if step.when.yes <= reached}
+            found |= {step.name: step for step in left if step.needs <= reached}
             left = [step for step in left if step.name not in found]
             reached = reached.union(*(step.adds for step in found.values()))
         return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
-        return [name for name, step in self.steps.items() if step.when.holds(state)]
+        return [name for name, step in self.steps.items() if step.possible(state)]
 
     def _grounded(self, schema: Schema) -> Iterator[Step]:
         for objects in product(self.objects, repeat=len(schema.variables)):
             names = dict(zip(schema.variables, objects, strict=True))
-            when = self._condition(schema.when, names)
-            if when is not None:
+            if (when := self._condition(schema.when, names)) is not None:
                 adds = frozenset(_filled(fact, names) for fact, value in schema.effects if value)
                 deletes = frozenset(_filled(fact, names) for fact, value in schema.effects if not value)
-                yield Step(" ".join([schema.name, *objects]), when, adds, deletes)
+                yield Step(" ".join([schema.name, *objects]), *when, adds, deletes)
 
-    def _condition(self, literals: Iterable[Literal], names: Mapping[str, str]) -> Case | None:
-        """Evaluate what never changes. None if the condition can never hold."""
+    def _condition(self, literals: Iterable[Literal], names: Mapping[str, str]) -> tuple[State, State] | None:
+        """The facts that must hold and those that must not, without what never changes; None if this can never be."""
         yes, no = set[Fact](), set[Fact]()
         for fact, value in literals:
             filled = _filled(fact, names)
@@ -111,7 +106,7 @@ class Problem:
                 (yes if value else no).add(filled)
             elif (filled in self.known) != value:
                 return None
-        return None if yes & no else Case(frozenset(yes), frozenset(no))
+        return None if yes & no else (frozenset(yes), frozenset(no))
 
 
 def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
