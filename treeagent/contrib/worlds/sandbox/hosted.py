@@ -49,7 +49,8 @@ class HostedBox:
         try:
             return self._run(_RUN, command)
         except urllib.error.HTTPError as error:
-            return Ran(f"the command was stopped ({_reason(error)})", 1)
+            with error:
+                return Ran(f"the command was stopped ({error.read(1000).decode(errors='replace')})", 1)
 
     def snapshot(self) -> object:
         if not self._at:
@@ -87,8 +88,3 @@ class HostedBox:
         asked = urllib.request.Request(f"{self._url}/v1/{path}", data, headers, method=verb)
         with urllib.request.urlopen(asked, timeout=self._seconds + _PATIENCE) as answer:
             return json.loads(answer.read() or "null")
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    with error:
-        return error.read(1000).decode(errors="replace")

@@ -232,13 +232,10 @@ def _loaded(domain: str) -> tuple[Any, Mapping[str, Any], Mapping[str, Split]]:
     source = importlib.import_module(f"tau2.domains.{domain}.environment")
     company = source.get_environment(solo_mode=True) if domain == "telecom" else source.get_environment()
     specs = {each.id: each for each in source.get_tasks("base")}
-    tests = set(source.get_tasks_split()["test"])
-    splits = {each: "test" if each in tests else _training_split(each) for each in specs}
+    tests, splits = set(source.get_tasks_split()["test"]), dict[str, Split]()
+    for each in specs:
+        splits[each] = "test" if each in tests else "validation" if split_of(each) == "validation" else "train"
     return company, specs, splits
-
-
-def _training_split(item: str) -> Split:
-    return "validation" if split_of(item) == "validation" else "train"
 
 
 def _calculated(term: ast.expr) -> float:
