@@ -2,7 +2,6 @@
 
 import functools
 import json
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
 from treeagent.contrib.worlds import CommandEnv, required, some
-from treeagent.envs.base import SnapshotKind, ToolSpec, probability, task_to_play
+from treeagent.contrib.worlds.tasksets import Gold
+from treeagent.envs.base import SnapshotKind, ToolSpec, task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -107,13 +107,15 @@ class AlfworldEnv(CommandEnv[Game, None]):
         facts = "\n".join(sorted(map(str, self._state["_facts"])))
         return f"{self.task.id} {blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
-    def demonstrator(self, noise: float) -> "AlfworldDemonstrator":
-        return AlfworldDemonstrator(self, noise)
-
     def plan(self) -> list[str]:
-        """Commands that lead to the goal from here, by ALFWorld's own planner; empty if it finds none."""
+        """Commands that lead to the goal, by ALFWorld's own planner, which knows where everything is; all that are
+        possible if it finds no way."""
         game = self._loaded(self.key.game).unwrapped
-        return [" ".join(each.split()) for each in game._pddl_state.replan(game._entity_infos)]
+        found = game._pddl_state.replan(game._entity_infos)
+        return [" ".join(each.split()) for each in found] or self.legal_actions()
+
+    def demonstrator(self, noise: float) -> Gold:
+        return Gold(self.plan, self.legal_actions, noise)
 
     def _load(self, name: str) -> Any:
         """The package's game of a file. It is never closed: another library of the planner could not be loaded then."""
@@ -133,20 +135,6 @@ class AlfworldEnv(CommandEnv[Game, None]):
         text = str(self._state["feedback"]).removeprefix("-= Welcome to TextWorld, ALFRED! =-").strip()
         commands = self.legal_actions() if self.options.show_commands else []
         return f"{text}\nCommands: {'; '.join(commands)}" if commands else text
-
-
-class AlfworldDemonstrator:
-    """Follows the plan of ALFWorld's planner, which knows where everything is. With probability ``noise`` it gives
-    another admissible command."""
-
-    def __init__(self, env: AlfworldEnv, noise: float) -> None:
-        self._env, self._noise = env, probability(noise)
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        commands, plan = self._env.legal_actions(), self._env.plan()
-        meant = plan[0] if plan else rng.choice(commands)
-        others = [command for command in commands if command != meant]
-        return "", rng.choice(others) if others and rng.random() < self._noise else meant
 
 
 @functools.cache
