@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from treeagent.contrib.worlds.adapters.gymnasium import GymnasiumEnv, from_gymnasium
+from treeagent.contrib.worlds.adapters.gymnasium import GymnasiumEnv
 from treeagent.envs import check_env
 
 pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
@@ -25,7 +25,7 @@ def paid(game: Any, reward: float) -> bool:
 )
 def test_any_registered_environment_of_named_actions_is_played(name: str, actions: dict[str, int]) -> None:
     def wrapped() -> GymnasiumEnv:
-        return from_gymnasium(
+        return GymnasiumEnv(
             name,
             prompt="Play.",
             render=lambda _, observation: repr(observation),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faulty_envs import children, gone
 
-from treeagent.contrib.worlds.adapters.mcp import McpEnv, from_mcp
+from treeagent.contrib.worlds.adapters.mcp import McpEnv
 from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, check_env
 from treeagent.types import Split, Task, ToolCall
 
@@ -22,7 +22,7 @@ READ = ("find", "read")
 
 def notes() -> McpEnv:
     """A function as users write it, to name it as "module:notes"."""
-    return from_mcp(COMMAND, tasks=TASKS, tools=READ, seconds=120)
+    return McpEnv(COMMAND, tasks=TASKS, tools=READ, seconds=120)
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,13 @@ def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv) -> None:
 
 
 def test_only_read_only_and_idempotent_tools_are_replayed() -> None:
-    repeatable = from_mcp(COMMAND, tasks=TASKS, tools=["find", "write"], seconds=120)
+    repeatable = McpEnv(COMMAND, tasks=TASKS, tools=["find", "write"], seconds=120)
     assert repeatable.snapshot_kind == "replay"
     for _ in range(2):  # another server each time, so what was written is gone
         repeatable.reset()
         assert repeatable.step('write {"name": "a", "text": "b"}')[0] == "1 written"
     repeatable.close()
-    changing = from_mcp(COMMAND, tasks=TASKS, tools=["find", "add"], seconds=120)
+    changing = McpEnv(COMMAND, tasks=TASKS, tools=["find", "add"], seconds=120)
     assert changing.snapshot_kind == "none"
     fork = Forkable(changing)
     fork.reset(QUESTION)
@@ -93,7 +93,7 @@ def test_only_read_only_and_idempotent_tools_are_replayed() -> None:
 
 def test_a_server_that_dies_or_hangs_costs_the_episode_and_the_next_goes_on() -> None:
     before = set(children())
-    env = from_mcp(COMMAND, tasks=TASKS, tools=["find", "leave", "wait"], seconds=120)
+    env = McpEnv(COMMAND, tasks=TASKS, tools=["find", "leave", "wait"], seconds=120)
     env.reset()
     with pytest.raises(EnvCrashed, match="ended in ToolCall"):
         env.step("leave[]")

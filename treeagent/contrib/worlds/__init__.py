@@ -47,10 +47,10 @@ _MISSES = 5000
 
 class DrawnTasks:
     """Tasks that ``draw(seed)`` generates as rows of text. ``Task.data`` holds the rows under ``key``. A hash of the
-    rows decides the split, so no two splits share a task. The prompt can depend on the rows."""
+    rows decides the split, so no two splits share a task."""
 
     def __init__(
-        self, name: str, prompt: str | Callable[[Sequence[str]], str], key: str, draw: Callable[[int], Sequence[str]]
+        self, name: str, prompt: Callable[[Sequence[str]], str], key: str, draw: Callable[[int], Sequence[str]]
     ) -> None:
         self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
         self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
@@ -60,17 +60,14 @@ class DrawnTasks:
         """Return tasks as ``Env.tasks`` does; raise ``UserError`` if the split seems to have fewer."""
         found, end, misses = self._tasks[split], start + count, 0
         while len(found) < end:
-            seed = next(self._seeds)
-            rows = list(self._draw(seed))
+            rows = list(self._draw(seed := next(self._seeds)))
             text = "/".join(rows)
-            drawn_split = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
-            misses = 0 if drawn_split == split and text not in self._seen else misses + 1
+            drawn = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
+            misses = 0 if drawn == split and text not in self._seen else misses + 1
             if misses > _MISSES:
                 raise UserError(f"{split} has about {len(found)} {self._name} tasks, not {end}: raise option size")
             if text not in self._seen:
                 self._seen.add(text)
-                known = self._tasks[drawn_split]
-                prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
-                name = f"{self._name}-{drawn_split}-{len(known)}"
-                known.append(Task(name, prompt, drawn_split, seed, {self._key: rows}))
+                name = f"{self._name}-{drawn}-{len(self._tasks[drawn])}"
+                self._tasks[drawn].append(Task(name, self._prompt(rows), drawn, seed, {self._key: rows}))
         return found[start:end]

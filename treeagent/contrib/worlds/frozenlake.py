@@ -42,7 +42,7 @@ class FrozenLakeEnv(GymnasiumEnv):
         size = self.options.size
         name = f"frozenlake{size}{'s' if self.options.slippery else ''}"
         prompt = "Walk from P to G over the ice. O is a hole."
-        self._drawn = DrawnTasks(name, prompt, "map", lambda seed: generate_random_map(size, seed=seed))
+        self._drawn = DrawnTasks(name, lambda _: prompt, "map", lambda seed: generate_random_map(size, seed=seed))
         super().__init__(
             self._game,
             name=name,

@@ -151,7 +151,3 @@ class GymnasiumEnv(Env):
             return False
         self._at = None
         return True
-
-
-from_gymnasium = GymnasiumEnv
-"""Alias, named like the functions of the other adapters."""

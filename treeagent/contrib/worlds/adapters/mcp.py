@@ -26,7 +26,8 @@ ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", a
 
 def exact_answer(task: Task, answer: str) -> float:
     """Return 1 if the answer equals ``task.data["answer"]`` up to case and white space, otherwise 0."""
-    return float(_plain(answer) == _plain(str(task.data["answer"])))
+    given, right = (" ".join(text.lower().split()) for text in (answer, str(task.data["answer"])))
+    return float(given == right)
 
 
 class McpEnv(ToolEnv[None, str | None]):
@@ -70,9 +71,8 @@ class McpEnv(ToolEnv[None, str | None]):
         requested = names if tools is None else tools
         chosen = [each for each in offered if each.name in requested]
         self._tools = (*map(_spec, chosen), ANSWER)
-        if ANSWER.name in requested or not set(requested) <= set(names):
-            listed, has = f"{list(requested)!r:.500}", f"{names!r:.500}"
-            fault = f"tools are {listed}: name tools of the server, which has {has}, but not 'answer'"
+        if unknown := [each for each in requested if each not in names or each == ANSWER.name]:
+            fault = f"tools has {unknown!r:.500}: name tools of the server, which has {names!r:.500}, but not 'answer'"
         elif fault := _unfit_reason(self._tools):
             fault = f"the MCP server {self._command} {fault}: name others of its tools in tools="
         if fault:
@@ -142,10 +142,6 @@ class McpEnv(ToolEnv[None, str | None]):
                 what = f"{call!r:.200} of the MCP server {self._command}"
                 raise EnvTimeout(f"{what} took longer than {self._seconds:g} seconds") from None
             raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}: {_sentence(error)}") from None
-
-
-from_mcp = McpEnv
-"""Alias, named like the functions of the other adapters."""
 
 
 class _Server:
@@ -248,7 +244,3 @@ def _sentence(error: BaseException) -> str:
 def _plain_line(text: str) -> str:
     """Return the beginning of an untrusted text as one line of visible characters."""
     return visible(" ".join(text[:2000].split()))[:500]
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split())

@@ -137,7 +137,7 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
         self.box.restore(visit.box)
         match call.name:
             case "submit":
-                self.visit = replace(visit, verdict=float(self._passes()))
+                self.visit = replace(visit, verdict=float(passes(self.files(), self.key.checks, self._checker)))
                 return "handed in"
             case "write":
                 return self._write(arguments["path"], arguments["text"])
@@ -190,9 +190,6 @@ class SandboxEnv(ToolEnv[Repository, Visit]):
             raise CallRefused(ran.output)
         self.visit = Visit(self.box.snapshot())
         return "written"
-
-    def _passes(self) -> bool:
-        return passes(self.files(), self.key.checks, self._checker)
 
 
 def _write(path: str, text: str) -> str:
