@@ -278,42 +278,31 @@ def _value(value: Json) -> object:
 
 
 def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
-    """The longest conversation of a trace: the input and output messages of the span with the most messages. Its reward
-    is that of a span with the same conversation id, or else of a span without an id."""
-    talks: list[tuple[int, int, object, list[TranscriptMessage]]] = []
-    answers = dict[str, list[str]]()
-    rewards, names = dict[object, object](), dict[object, None]()
-    for span in spans:
-        read = span["read"]
-        name, reward = read.get("gen_ai.conversation.id"), read.get("gen_ai.evaluation.score.value")
-        names[name] = None
-        if (reward := read.get("treeagent.reward", reward)) is not None:
-            rewards[name] = reward
+    """The longest conversation of a trace: the input and output messages of the span with the most messages. The
+    conversation's id and the reward are the first that a span tells."""
+    reads = [span["read"] for span in sorted(spans, key=lambda span: span["start"])]
+    name = next((each for read in reads if (each := read.get("gen_ai.conversation.id")) is not None), trace)
+    rewards = (_first(read, "treeagent.reward", "gen_ai.evaluation.score.value") for read in reads)
+    results, conversation = dict[str, list[str]](), list[TranscriptMessage]()
+    for read in reads:
         if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
-            answered = answers.setdefault(str(read.get("gen_ai.tool.call.id", "")), [])
+            answered = results.setdefault(str(read.get("gen_ai.tool.call.id", "")), [])
             answered.append(_text_of(read["gen_ai.tool.call.result"]))
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
             system = _parsed(read.get("gen_ai.system_instructions", []))
-            conversation = list(messages_of({"role": "system", "parts": system})) if system else []
+            talk = list(messages_of({"role": "system", "parts": system})) if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                conversation += _listed(read[key])
-            talks.append((len(conversation), span["start"], name, conversation))
-    if not talks:
+                talk += [message for each in _parsed(read[key]) for message in messages_of(each)]
+            conversation = max(talk, conversation, key=len)  # the later one of equals
+    if not conversation:
         raise UserError(
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
-    *_, name, conversation = max(talks, key=lambda each: each[:2])
-    if name is None:  # only the span of the whole conversation may have the id
-        name = next(iter(each for each in names if each is not None), None)
     for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
-        if answers.get(call_id):
-            conversation = [*conversation, TranscriptMessage("tool", answers[call_id].pop(0), answers=call_id)]
-    reward = _reward(rewards.get(name, rewards.get(None)))
-    return Transcript(storable(str(name or trace)), tuple(conversation), reward, place)
-
-
-def _listed(value: object) -> list[TranscriptMessage]:
-    return [message for each in _parsed(value) for message in messages_of(each)]
+        if results.get(call_id):
+            conversation = [*conversation, TranscriptMessage("tool", results[call_id].pop(0), answers=call_id)]
+    reward = _reward(next((each for each in rewards if each is not None), None))
+    return Transcript(storable(str(name)), tuple(conversation), reward, place)
 
 
 def _parsed(value: Any) -> list[Any]:
