@@ -71,13 +71,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "proxy": ("treeagent.contrib.doors.proxy", "Serve a policy to any agent, and keep its conversations as trees."),
     "serve": ("treeagent.contrib.doors.serve", "Serve a policy that plans by search before each answer."),
-    "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
+    "reward": ("treeagent.contrib.judging.fit", "Fit a reward model to a run's trees."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.approval", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.report", "Evaluate a policy under each disturbance of the environment."),
     "export": ("treeagent.contrib.traces.dataset", "Export a run's trees as a dataset, or a merged checkpoint."),
     "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run."),
     "traces": ("treeagent.contrib.traces.traces", "Write a run's episodes or trees as traces for other tools."),
-    "view": ("treeagent.contrib.viewer.cli", "Write a page that shows the trees and episodes of runs."),
+    "view": ("treeagent.contrib.viewer.page", "Write a page that shows the trees and episodes of runs."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

@@ -6,8 +6,7 @@ import pytest
 from command import CONFIG
 
 from treeagent.config import load_config
-from treeagent.contrib.curriculum.loop import read_curriculum, train
-from treeagent.contrib.curriculum.stages import Curriculum, Stage
+from treeagent.contrib.curriculum.loop import Curriculum, Stage, read_curriculum, train
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import stored_trees
 from treeagent.types import UserError

@@ -50,11 +50,9 @@ def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_i
         ask(judge(server, tmp_path, reference="solution"))
 
 
-def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(tmp_path: Path) -> None:
-    with judge_server(lambda prompt: "well") as server:
-        asked = judge(server, tmp_path)
-        assert asyncio.run(asked.score([step(), END])) == [0.0, None]
-    assert asked.replies.figures()[UNREADABLE] == 1
+def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_told(tmp_path: Path) -> None:
+    with judge_server(lambda prompt: "well") as server, pytest.warns(UserWarning, match=UNREADABLE):
+        assert asyncio.run(judge(server, tmp_path).score([step(), END])) == [0.0, None]
 
 
 def test_an_end_is_paid_the_verdict() -> None:

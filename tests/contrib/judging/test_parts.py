@@ -9,7 +9,6 @@ from judged_steps import place, step
 
 from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers
 from treeagent.contrib.judging.cascade import Cascade
-from treeagent.contrib.judging.ends import agreement
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.contrib.judging.weighted import components
 from treeagent.pipeline.rewards import Step, make_reward
@@ -62,7 +61,7 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(tm
 
 
 def test_a_reward_model_weighs_no_more_than_its_audit_allows(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="reward fit"):
+    with pytest.raises(UserError, match="treeagent reward"):
         make_reward(place(tmp_path, "learned", model=str(tmp_path)))
     (tmp_path / "audit.json").write_text('{"cap": 0.4}')
     learned = make_reward(place(tmp_path, "learned", model=str(tmp_path)))
@@ -100,12 +99,3 @@ def test_a_round_is_paid_by_the_rounds_before_it(tmp_path: Path) -> None:
     found = [make_reward(place(tmp_path, "budgets", f"collect-{number}", **options)) for number in (1, 2, 3)]
     assert [each.multipliers["steps"] for each in found if isinstance(each, Budgets)] == [0.0, 0.5, 1.0]
     assert asyncio.run(found[1].score([END])) == pytest.approx([0.5 / 1.5])
-
-
-def test_agreement_with_the_environment() -> None:
-    tree = costly_tree(1, 1, 1, 1, 1)
-    for each, (reward, own) in zip(
-        tree.root.edges, [(1.0, 1.0), (0.9, 0.0), (0.1, 0.0), (0.7, 1.0), (None, 1.0)], strict=True
-    ):
-        each.reward, each.own_reward = reward, own
-    assert agreement([tree, costly_tree(1)]) == (4, 0.75, 1)

@@ -12,8 +12,7 @@ from toy_llama import CONFIG, make_model, shared_model, tokenizer
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_adapter
 from treeagent.config import load_config
 from treeagent.contrib.servers import pool as pooling
-from treeagent.contrib.servers.pool import Pool, Servers
-from treeagent.contrib.servers.reload import adapter_name
+from treeagent.contrib.servers.pool import Pool, Servers, adapter_name
 from treeagent.generators.base import Failure, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig

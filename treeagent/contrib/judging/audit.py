@@ -132,5 +132,5 @@ def read_audit(model: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(
             f"{str(model)!r} holds no audited reward model (no {FILE}): give the folder that "
-            "treeagent reward fit RUN wrote, RUN/checkpoints/reward"
+            "treeagent reward RUN wrote, RUN/checkpoints/reward"
         ) from None

@@ -29,7 +29,7 @@ class CascadeOptions:
     """A function of a Step as "module:function", which returns a score or None; "outcome" is the environment's own
     reward of an end. Empty leaves this tier out."""
     model: str = ""
-    """Folder of a reward model that ``treeagent reward fit`` wrote. Empty leaves this tier out."""
+    """Folder of a reward model that ``treeagent reward`` wrote. Empty leaves this tier out."""
     judge: JudgeOptions | None = None
     """Options of a judge. Unset leaves this tier out."""
     uncertain: tuple[float, float] = (0.25, 0.75)

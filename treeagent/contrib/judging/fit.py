@@ -1,4 +1,4 @@
-"""Fit a reward model to the trees of a run, and audit it on held-out tasks."""
+"""``treeagent reward``: fit a reward model to the trees of a run, and audit it on held-out tasks."""
 
 import random
 import shutil
@@ -6,29 +6,73 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
+import typer
 
 from treeagent.agent.checkpoint import load_checkpoint, no_progress_bars
+from treeagent.cli.options import RunFolder, find_checkpoint, require_trees
+from treeagent.contrib.hindsight.divergence import searching_policy
 from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit, value_of
 from treeagent.contrib.judging.scorer import FitOptions, calibrate, make_scorer, scores, train_scorer
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.folder import COLLECTED, Run, RunError
+from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.trees import trees_by_task
 from treeagent.pipeline.update import read_ends
 from treeagent.pipeline.world import is_held_out
+from treeagent.seams import checked
 from treeagent.search.node import Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.store import replace_folder
 from treeagent.types import NothingToLearn, derive_seed
 from treeagent.views.values import is_read
 
+app = typer.Typer()
 FOLDER = "reward"
 """Name of the reward model's folder among the checkpoints of the run."""
 _CALIBRATION = 8
 """One in this many tasks that are not held out calibrates the model."""
 _MOST_PER_TASK = 16
 """Maximum number of pairs of ends per task. A task with many ends would have hundreds of pairs, and most add little."""
+
+
+@app.command()
+def fit(
+    run_folder: RunFolder,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fit, such as epochs=2.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="CHECKPOINT", help="The model to start from; by default the one that searched."
+        ),
+    ] = None,
+) -> None:
+    """Train a Bradley-Terry reward model on the ends of RUN's trees, and audit it on held-out tasks.
+
+    Writes RUN/checkpoints/reward. Use it with rewards.function=learned and
+    'rewards.options={model="RUN/checkpoints/reward"}'.
+
+    Example: treeagent reward runs/shop
+    """
+    own = Run.open(run_folder)
+    require_trees(run_folder, COLLECTED)
+    given = dict(each.partition("=")[::2] for each in options or ())
+    settings = checked(FitOptions, given, "treeagent reward")
+    start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own)
+    console = Terminal()
+    with Run.create(run_folder, own.config, resume=True) as run:
+        written, audit = fit_reward(run, start, settings)
+    for name in ("tasks", "ends", "pairs", "pair_accuracy", "cap"):
+        value = getattr(audit, name)
+        console.print(f"{name:24} {round(value, 3) if isinstance(value, float) else value}")
+    for point in audit.best_of:
+        console.print(
+            f"best of {point.n:2}: predicted {point.score:.3f}, true {point.paid:.3f} of {point.possible:.3f}"
+        )
+    console.print(f"reward model in {written}", soft_wrap=True)
 
 
 class End(NamedTuple):
@@ -67,7 +111,7 @@ def pairs(found: Sequence[End], least: float, width: float) -> list[dict[str, An
 
 
 def fit_reward(run: Run, start: Path, options: FitOptions) -> tuple[Path, RewardAudit]:
-    """Fit the reward model of ``treeagent reward fit``: a copy of the checkpoint ``start`` that learns which of two
+    """Fit the reward model of ``treeagent reward``: a copy of the checkpoint ``start`` that learns which of two
     ends of a task is better. A tenth of the tasks is held out for the audit. Returns the model's folder, which also
     holds its audit with slope and shift of its scores, and the audit."""
     config, out = run.config, run.checkpoints / FOLDER

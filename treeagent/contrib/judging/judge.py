@@ -1,8 +1,9 @@
 """A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. A judge that
-fails or is unreadable gives no verdict, which is counted with its reason and is no verdict of 0."""
+fails or is unreadable gives no verdict, which is told with its reason and is no verdict of 0."""
 
 import asyncio
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,15 +82,14 @@ class Judge:
         return await pay_ends(steps, self.options.weight, self.verdicts)
 
     async def verdicts(self, ends: Sequence[Step]) -> list[float | None]:
-        """The verdict on each end, from more than half of the votes. With fewer it is None, and the reason is
-        counted."""
+        """The verdict on each end, from more than half of the votes. With fewer it is None, which a warning tells."""
         prompts = [
             (self.prompt(end.task, end.result.state.messages, questions), vote)
             for end in ends
             for vote, questions in enumerate(self._votes)
         ]
         replies = iter(await asyncio.to_thread(self._replies, prompts))
-        found, events = list[float | None](), Counter[str]()
+        found, unjudged = list[float | None](), Counter[str]()
         for _ in ends:
             shares, reasons = list[float](), list[str]()
             for questions, reply in zip(self._votes, replies, strict=False):
@@ -101,8 +101,9 @@ class Judge:
                     shares.append(share)
             enough = 2 * len(shares) > len(self._votes)
             found.append(fmean(shares) if enough else None)
-            events["verdict" if enough else reasons[0]] += 1
-        self.replies.count(events)
+            unjudged.update(() if enough else reasons[:1])
+        for reason, count in unjudged.items():
+            warnings.warn(f"the judge leaves the reward of {count} of {len(ends)} ends open: {reason}", stacklevel=2)
         return found
 
     def prompt(self, task: Task, messages: Sequence[Message], questions: Sequence[str]) -> list[Message]:
@@ -144,7 +145,7 @@ class Judge:
                     found[key] = each
                 else:
                     found[key] = each.texts[0]
-                    self.replies.add(key, each.texts[0], each.generated_tokens)
+                    self.replies.add(key, each.texts[0])
         return [found[key] for key in keys]
 
 

@@ -23,7 +23,7 @@ class LearnedOptions:
     """Options of the reward "learned"."""
 
     model: str
-    """Folder of a reward model that ``treeagent reward fit`` wrote."""
+    """Folder of a reward model that ``treeagent reward`` wrote."""
     weight: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share w of the model's V in the reward of an end; the environment's own reward makes up the rest. Unset takes the
     most that the model's audit allows, which a given one must not exceed."""

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from treeagent.types import Message, UserError
 
 FILE = "judge.sqlite"
 """Name of the file in a run's folder."""
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS reply (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS event (kind TEXT PRIMARY KEY, number INTEGER NOT NULL);
-"""
+_TABLE = "CREATE TABLE IF NOT EXISTS reply (key TEXT PRIMARY KEY, text TEXT NOT NULL)"
 
 
 def key_of(model: str, messages: Sequence[Message], seed: int, *sampling: float) -> str:
@@ -31,7 +27,7 @@ class Replies:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._connection() as connection:
-            connection.executescript(_SCHEMA)
+            connection.execute(_TABLE)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -51,22 +47,6 @@ class Replies:
             placeholders = ",".join("?" * len(keys))
             return dict(connection.execute(f"SELECT key, text FROM reply WHERE key IN ({placeholders})", keys))
 
-    def add(self, key: str, text: str, tokens: int) -> None:
+    def add(self, key: str, text: str) -> None:
         with self._connection() as connection:
-            connection.execute("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", (key, text, tokens))
-
-    def count(self, events: Mapping[str, int]) -> None:
-        """Add to the counts of events."""
-        with self._connection() as connection:
-            connection.executemany(
-                "INSERT INTO event VALUES (?, ?) ON CONFLICT DO UPDATE SET number = number + excluded.number",
-                list(events.items()),
-            )
-
-    def figures(self) -> dict[str, int]:
-        """``calls`` and generated ``tokens`` that were paid for, and the counts of events, the most frequent first:
-        ``verdict``, and each reason why an end has no verdict."""
-        with self._connection() as connection:
-            calls, tokens = connection.execute("SELECT count(*), total(tokens) FROM reply").fetchone()
-            events = Counter(dict(connection.execute("SELECT kind, number FROM event")))
-        return {"calls": int(calls), "tokens": int(tokens), **dict(events.most_common())}
+            connection.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))

@@ -29,7 +29,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FitOptions:
-    """Options of ``treeagent reward fit``."""
+    """Options of ``treeagent reward``."""
 
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     """Peak learning rate of AdamW, which falls linearly to 0."""

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -19,16 +20,17 @@ from pydantic.dataclasses import dataclass as options
 
 from treeagent.agent.checkpoint import base_and_adapter, load_tokenizer
 from treeagent.config import RunConfig
-from treeagent.contrib.servers.reload import load_adapter
 from treeagent.generators.base import Failure, Generator, Ids, Sample, SampleRequest, Usage
-from treeagent.generators.config import Address
-from treeagent.generators.remote import RETRIES, RemoteGenerator
+from treeagent.generators.config import Address, RemoteConfig
+from treeagent.generators.remote import RETRIES, RemoteGenerator, Server
 from treeagent.threads import map_in_threads
 from treeagent.types import UserError
 
 Answer = TypeVar("Answer")
 _LEFT_OUT_SECONDS = 30.0
 """Seconds for which a server that failed is left out before it is asked again."""
+_LOAD_SECONDS = 120.0
+"""Seconds within which a server must load an adapter."""
 
 
 @options(frozen=True, config=ConfigDict(extra="forbid"))
@@ -193,3 +195,45 @@ class Pool(Generator):
 def _keys(prompt: tuple[int, ...]) -> list[int]:
     """A hash of each beginning of a prompt, shortest first."""
     return list(accumulate(prompt, lambda key, token: hash((key, token)), initial=0))
+
+
+def adapter_name(folder: Path) -> str:
+    """The name under which servers load an adapter: the folder's name and a digest of its weights, so that different
+    adapters never have the same name."""
+    try:
+        weights = (folder / "adapter_model.safetensors").read_bytes()
+    except OSError as error:
+        raise UserError(f"the adapter in {folder} cannot be read ({error.strerror}): give another checkpoint") from None
+    return f"{folder.resolve().name}-{blake2b(weights, digest_size=6).hexdigest()}"
+
+
+def load_adapter(url: str, folder: Path) -> str:
+    """Make a vLLM server of the base model load an adapter, unless it has it. Returns its name there."""
+    name, server = adapter_name(folder), _Any(url, _LOAD_SECONDS)
+    if name in server.names():
+        return name
+    body = {"lora_name": name, "lora_path": str(folder.resolve())}
+    try:
+        loaded = server.ask(lambda: server.client.post("/load_lora_adapter", cast_to=str, body=body))
+        why = loaded.reason if isinstance(loaded, Failure) else "it says that it has"
+    except UserError as error:
+        why = str(error)
+    if name not in server.names():  # another worker may have made it load the adapter meanwhile
+        raise UserError(
+            f"{server} does not load the adapter {folder} ({why}): start vLLM with --enable-lora and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 where it can read that folder"
+        )
+    return name
+
+
+class _Any(Server):
+    """A connection to a server of whatever model."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        super().__init__(RemoteConfig(url=url, timeout=timeout), "", retries=0)
+
+    def _find(self) -> tuple[str, int]:
+        return "", 0
+
+    def names(self) -> set[str]:
+        return {model.id for model in self.served_models()}

@@ -1,4 +1,5 @@
-"""Writes the viewer's page: one file with script, style and data. Its security policy forbids it to load anything."""
+"""``treeagent view``: one page that shows the trees and episodes of runs, in one file with script, style and data. Its
+security policy forbids it to load anything."""
 
 import base64
 import hashlib
@@ -6,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
 import orjson
+import typer
 
-from treeagent.contrib.viewer.collect import Content, squeeze
+from treeagent.contrib.viewer.collect import collect, squeeze
+from treeagent.pipeline.terminal import Terminal
 from treeagent.store import write_atomic
+
+app = typer.Typer()
 
 
 def bundled(name: str) -> str:
@@ -18,10 +24,29 @@ def bundled(name: str) -> str:
     return files("treeagent.contrib.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-def write_page(path: Path, content: Content) -> None:
-    index = content.index
-    data = {"index": squeeze(orjson.dumps(index))} | {f"piece-{n}": each for n, each in enumerate(content.pieces)}
-    write_atomic(path, html("treeagent: " + ", ".join(run["name"] for run in index["runs"]), data).encode())
+@app.command()
+def view(
+    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.html", help="The page's file; by default view.html in the first RUN."),
+    ] = None,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write a page that shows the trees and episodes of runs: one file that needs no server and no network.
+
+    Reads RUN, also while it is being written, and writes RUN/view.html.
+
+    Example: treeagent view runs/shop --open
+    """
+    page, content = out or run_folders[0] / "view.html", collect(run_folders)
+    data = {"index": squeeze(orjson.dumps(content.index))}
+    data |= {f"piece-{number}": each for number, each in enumerate(content.pieces)}
+    write_atomic(page, html("treeagent: " + ", ".join(run["name"] for run in content.index["runs"]), data).encode())
+    size, count = page.stat().st_size / 1e6, len(content.index["trees"])
+    Terminal().print(f"{count:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
+    if browser:
+        typer.launch(page.resolve().as_uri())
 
 
 def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", connect: Sequence[str] = ()) -> str:
