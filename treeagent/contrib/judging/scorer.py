@@ -64,32 +64,34 @@ def train_scorer(
     """Train a scorer on pairs: ``chosen_ids``, ``rejected_ids``, and ``margin`` m, the difference in return as a share
     of the range. The loss is -log σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², in nats (Touvron et
     al. 2023, equation 2), with c = 0.01. Returns the scorer and TRL's metrics of each step."""
-    adapter = lora and peft.LoraConfig(task_type="SEQ_CLS", r=lora.rank, target_modules="all-linear")
+    adapter = None
+    if lora is not None:
+        adapter = peft.LoraConfig(task_type="SEQ_CLS", r=lora.rank, target_modules="all-linear")
+    arguments: dict[str, Any] = {
+        "learning_rate": options.learning_rate,
+        "per_device_train_batch_size": options.batch_size,
+        "num_train_epochs": options.epochs,
+        "max_steps": options.max_steps or -1,
+        "center_rewards_coefficient": _CENTRE,
+        "max_length": None,
+        "bf16": False,
+        "gradient_checkpointing": None,  # TRL's default is on; False is deprecated
+        "use_cpu": scorer.device.type == "cpu",
+        "seed": seed,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
     with tempfile.TemporaryDirectory(prefix="treeagent-") as spare, no_old_names(), no_progress_bars():
-        arguments = RewardConfig(
-            output_dir=spare,
-            learning_rate=options.learning_rate,
-            per_device_train_batch_size=options.batch_size,
-            num_train_epochs=options.epochs,
-            max_steps=options.max_steps or -1,
-            center_rewards_coefficient=_CENTRE,
-            max_length=None,
-            bf16=False,
-            gradient_checkpointing=None,  # type: ignore[arg-type]  # TRL's default is on; False is deprecated
-            use_cpu=scorer.device.type == "cpu",
-            seed=seed,
-            save_strategy="no",
-            logging_steps=1,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        )
+        settings = RewardConfig(output_dir=spare, **arguments)
         data = Dataset.from_list([dict(row) for row in rows])
-        trainer = RewardTrainer(scorer, arguments, train_dataset=data, processing_class=tokenizer, peft_config=adapter)
+        trainer = RewardTrainer(scorer, settings, train_dataset=data, processing_class=tokenizer, peft_config=adapter)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     trained: Any = trainer.model
-    scorer = trained.merge_and_unload() if adapter else trained
+    scorer = trained if adapter is None else trained.merge_and_unload()
     return scorer.eval(), [row for row in trainer.state.log_history if "loss" in row]
 
 
