@@ -261,8 +261,10 @@ class Brief(Scripted):
         return Sample(ids, (-0.5,) * len(ids))
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["/e/long:1", ""])
+LONG = pytest.param(10_000, "/e/long:1", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize(("count", "name"), [(150, "/e/long:1"), (150, ""), LONG])
 def test_a_long_conversation_keeps_its_ids(count: int, name: str, tmp_path: Path) -> None:
     model, body = Brief(), json.dumps(user("begin"))
     with door(tmp_path / "run", model, group=1) as address, httpx.Client(timeout=60) as http:
