@@ -17,7 +17,7 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.metrics import Event
 from treeagent.pipeline.trees import write_trees
-from treeagent.pipeline.update import TrainJob, read_ends, refuse_foreign, train_policy
+from treeagent.pipeline.update import TrainJob, policy_training_rows, read_ends, refuse_foreign, train_policy
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
@@ -126,3 +126,17 @@ def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_tr
     with pytest.raises(UserError, match=r"value target -1 lies outside .* set environment.returns"):
         train_policy(job, told.append)
     assert not told and not (tmp_path / "out").exists()
+
+
+def test_dpo_holds_good_actions_up_as_often_as_it_compares(tmp_path: Path) -> None:
+    config = load_config(CONFIG, ["update.pairs.rule=all"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    tree, chat = solved_trees(own, config)[0], make_chat(own, config)
+    for call in ("stop", "wait"):
+        action = Action(
+            call, call, token_ids=chat.encode_action(call), logprobs=(-1.0,) * len(chat.encode_action(call))
+        )
+        tree.root.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, Node(tree.root.state, terminated=True)))
+    write_trees(tmp_path, "collect", 0, [tree])
+    rows = policy_training_rows(TrainJob(config, tmp_path, "dpo", tmp_path, ("collect",), tmp_path / "out"), chat)
+    assert [row.margin for row in rows] == [1.0, 1.0, 0.0, 0.0]

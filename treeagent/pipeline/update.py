@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -244,10 +245,12 @@ def policy_training_rows(job: TrainJob, chat: ChatFormat) -> Iterator[Any]:
         if job.method == "grpo":
             yield from scored_rows(trees, settings.advantages)
             continue
-        yield from preference_pairs(trees, settings.pairs)
+        pairs = list(preference_pairs(trees, settings.pairs))
+        yield from pairs
         if "sft" in settings.dpo.loss_type and settings.pairs.rule != "trajectory":  # whose chosen paths are whole
-            for tree in trees:
-                yield from self_pairs(imitation_rows(tree, settings.imitation))
+            rows = [row for tree in trees for row in imitation_rows(tree, settings.imitation)]
+            # as often as the pairs of the task, so that a batch holds up as much as it pushes down
+            yield from self_pairs(islice(cycle(rows), max(len(rows), len(pairs))))
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
