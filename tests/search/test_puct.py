@@ -32,7 +32,7 @@ def test_exploration_rate_by_hand() -> None:
 def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge | None:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here, edges, config.options.get("c_init", 1.0))
+    return Search(AllPolicy(), Corridor(), config).choose(growth, here, edges, config.options.get("c_init", 1.0))
 
 
 def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:

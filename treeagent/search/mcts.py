@@ -77,7 +77,12 @@ class Search(Searcher):
             fresh, node.fresh = node.fresh, None
             if fresh is None and node.unseen and self.prefers_new(growth, node, c_init):
                 break
-            edge = self._best_edge(growth, node, fresh or node.edges, c_init)
+            edges = free = fresh or node.edges
+            if node.in_flight:
+                free = [edge for edge in edges if edge.child is not None or not edge.in_flight]
+            edge = self.choose(growth, node, free, c_init)
+            if edge is None and all(edge.exhausted for edge in edges):  # a visit still refines N and Q
+                edge = self.choose(growth, node, free, c_init, revisit=True)
             if edge is None:
                 _release(growth, path)
                 return False
@@ -125,16 +130,6 @@ class Search(Searcher):
     def _may_widen(self, growth: Growth, node: Node) -> bool:
         """Whether ``node`` may get further candidates while it has actions to explore."""
         return True
-
-    def _best_edge(self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float) -> Edge | None:
-        """The edge to follow, one of ``edges``; None if other simulations already step through all of them."""
-        free = edges
-        if node.in_flight:
-            free = [edge for edge in edges if edge.child is not None or not edge.in_flight]
-        chosen = self.choose(growth, node, free, c_init)
-        if chosen is None and all(edge.exhausted for edge in edges):  # a visit still refines N and Q
-            return self.choose(growth, node, free, c_init, revisit=True)
-        return chosen
 
     def choose(
         self, growth: Growth, node: Node, edges: Sequence[Edge], c_init: float, *, revisit: bool = False

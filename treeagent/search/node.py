@@ -201,7 +201,7 @@ class Tree:
 
     def states(self, path: Sequence[Edge]) -> list[Node]:
         """The nodes along a path: the root, and the node below each expanded edge."""
-        return [self.root, *(edge.child for edge in path if edge.child is not None)]
+        return [self.root, *[edge.child for edge in path if edge.child is not None]]
 
     @property
     def text_only(self) -> bool:
