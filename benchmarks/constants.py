@@ -3,9 +3,6 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.constants --seeds 0 1 2
 
-    .venv/bin/python -m benchmarks.quickstart --config envs/toolbox --seeds 0 1 2
-    .venv/bin/python -m benchmarks.constants --runs runs/toolbox --name constants_toolbox --tokens 120
-
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
     .venv/bin/python -m benchmarks.constants --runs runs/sweep --name constants_tireworld --tasks 40
 

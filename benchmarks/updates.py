@@ -3,12 +3,6 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
-For a recipe that scores tool calls, it compares weights of these scores in the reward:
-
-    .venv/bin/python -m benchmarks.quickstart --config envs/toolbox
-    .venv/bin/python -m benchmarks.updates --config envs/toolbox --runs runs/toolbox \\
-        --name updates_toolbox --out runs/updates_toolbox
-
 Where episodes are long and rarely succeed:
 
     .venv/bin/python -m benchmarks.quickstart --config envs/tireworld

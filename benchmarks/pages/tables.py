@@ -9,7 +9,16 @@ from benchmarks.record import Result, Session
 
 BY_SUM = frozenset(("imagined_plans", "quickstart_llm", "tireworld_llm"))
 """Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
-RETIRED = frozenset(("sweep_textworld",))
+RETIRED = frozenset(
+    (
+        "constants_toolbox",
+        "rewards_toolbox",
+        "sweep_sokoban",
+        "sweep_textworld",
+        "toolbox",
+        "updates_toolbox",
+    )
+)
 """Results of worlds that were removed since."""
 
 

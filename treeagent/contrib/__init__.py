@@ -17,7 +17,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "swe": "treeagent.contrib.worlds.swe:SweEnv",
         "tau2": "treeagent.contrib.worlds.tasksets.tau2:Tau2Env",
         "textworld_express": "treeagent.contrib.worlds.tasksets.textworld_express:TextWorldExpressEnv",
-        "toolbox": "treeagent.contrib.worlds.toolbox:ToolboxEnv",
         "webarena": "treeagent.contrib.worlds.webarena:WebArenaEnv",
     },
     "environment.wrappers": {

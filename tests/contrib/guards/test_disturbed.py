@@ -8,7 +8,7 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.contrib.guards.disturbed import CANARY, Disturbance, Disturbances, DisturbedEnv, has_obeyed
-from treeagent.contrib.worlds.toolbox import ToolboxEnv
+from treeagent.contrib.worlds.planning import PlanningEnv
 from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.types import Task, ToolCall
@@ -31,7 +31,7 @@ def begun(env: Env, place: int = 0) -> tuple[Task, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("made", [shop, ToolboxEnv])
+@pytest.mark.parametrize("made", [shop, PlanningEnv])
 def test_the_contract_is_kept_under_each(kind: Disturbance, made: Callable[[], Env]) -> None:
     env, other = disturbed(made(), kind), disturbed(made(), kind)
     [task] = env.tasks("train", 1)

@@ -7,9 +7,9 @@ import pytest
 from judged_steps import place
 
 from treeagent.contrib.judging.rubric import RubricEnv, call_scores
-from treeagent.contrib.worlds.toolbox import ToolboxEnv
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.pipeline.rewards import RewardedDynamics, make_reward
 from treeagent.types import Action, ToolCall
 
@@ -44,7 +44,7 @@ def test_a_call_is_scored_on_the_axes_that_apply(
 
 
 def test_the_demonstrators_call_is_right_and_is_paid(tmp_path: Path) -> None:
-    env = RubricEnv(ToolboxEnv())
+    env = RubricEnv(ShopEnv(ShopOptions(products=100)))
     [task] = env.tasks("train", 1)
     weights = {"outcome": 1.0, "right": 0.25, "malformed": -0.5}
     reward = make_reward(place(tmp_path, "weighted", weights=weights))

@@ -92,7 +92,7 @@ def curriculum(
 ) -> None:
     """Search and learn in rounds, as train does, on tasks that grow harder as the policy succeeds.
 
-    Example: treeagent curriculum stages.toml --config envs/toolbox --out runs/curriculum
+    Example: treeagent curriculum stages.toml --config envs/blocks --out runs/curriculum
     """
     start, changes = checkpoint_and_overrides(checkpoint, overrides)
     settings = chosen_settings(config, changes, seed, resume, trust, out, start)
