@@ -10,7 +10,7 @@ from command import treeagent
 from treeagent.config import load_config
 from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, otlp_rows
-from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
+from treeagent.contrib.traces.transcripts import Transcript, messages_of, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Tree
@@ -40,31 +40,6 @@ CHAT = {
         {"role": "assistant", "content": "It is grey."},
     ],
 }
-OTLP_MESSAGES = [
-    {"role": "user", "parts": [{"type": "text", "content": "How is it?"}]},
-    {"role": "assistant", "parts": [{"type": "tool_call", "id": "a", "name": "look", "arguments": {"at": "sky"}}]},
-    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "a", "result": "grey"}]},
-]
-
-
-def span(start: int, **attributes: Any) -> dict[str, Any]:
-    def typed(value: Any) -> dict[str, Any]:
-        match value:
-            case dict():
-                return {"kvlistValue": {"values": [{"key": key, "value": typed(each)} for key, each in value.items()]}}
-            case list():
-                return {"arrayValue": {"values": [typed(each) for each in value]}}
-            case float():
-                return {"doubleValue": value}
-            case _:
-                return {"stringValue": value}
-
-    told = [{"key": f"gen_ai.{name.replace('__', '.')}", "value": typed(value)} for name, value in attributes.items()]
-    return {"traceId": "ab", "startTimeUnixNano": str(start), "attributes": told}
-
-
-def resource(*spans: dict[str, Any]) -> dict[str, Any]:
-    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
 
 
 def written(path: Path, *rows: object) -> Path:
@@ -105,7 +80,6 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
-HUGE = {"traceId": "huge", "attributes": [{"key": "treeagent.reward", "value": {"intValue": "9" * 400}}]}
 LOOK = {"name": "look", "arguments": {"at": "sky"}}
 
 
@@ -144,35 +118,33 @@ def test_a_part_is_read_as_what_it_is_or_its_turn_is_unfit(
         assert (edge.action.call, edge.action.thought) == (wanted, thought)
 
 
-def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
-    """Values are JSON strings or OTLP's own lists. The answer to the last call is only in the tool's span."""
-    say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]
-    short = span(1, operation__name="chat", input__messages=OTLP_MESSAGES[:1], output__messages=OTLP_MESSAGES[1:2])
-    whole = span(
-        3,
-        operation__name="chat",
-        conversation__id="talk 7",
-        system_instructions=[{"type": "text", "content": "Be short."}],
-        input__messages=orjson.dumps(OTLP_MESSAGES).decode(),
-        output__messages=say,
-        evaluation__score__value=0.5,
-    )
-    tool = {"operation__name": "execute_tool", "tool__call__id": "b", "tool__call__result": "dark"}
-    [transcript] = read(written(tmp_path / "spans.json", resource(span(4, **tool), whole), resource(short)))
-    tree = transcript_tree(transcript, GRAMMAR)
-    assert (tree.task.id, transcript.reward) == ("talk 7", 0.5)
-    assert [each.content for each in tree.root.state.messages] == ["Be short.", "How is it?"]
-    assert steps(tree) == [(ToolCall("look", {"at": "sky"}), "", ["grey"]), (ToolCall("look", {}), "", ["dark"])]
-
-
-@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
-def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
+def test_what_goes_out_comes_back(tmp_path: Path) -> None:
     [transcript] = read(written(tmp_path / "in.jsonl", CHAT))
     tree = transcript_tree(transcript, GRAMMAR)
-    [again] = read(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    [again] = read(written(tmp_path / "out.jsonl", *chat_rows(tree, TOLD)))
     back = transcript_tree(again, GRAMMAR)
     assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
     assert back.root.state.messages == tree.root.state.messages
+
+
+def test_spans_of_an_episode_by_hand() -> None:
+    """Two calls and an answer: the agent's span, below it three turns and two tools, in the order of their ends."""
+    transcript = Transcript("t1", tuple(each for row in CHAT["messages"] for each in messages_of(row)), 1.0)
+    [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
+    agent, *spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    names = ["chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]
+    assert agent["name"] == "invoke_agent treeagent" and [each["name"] for each in spans] == names
+    assert {each["parentSpanId"] for each in spans} == {agent["spanId"]}
+    assert [int(each["endTimeUnixNano"]) - 10**18 for each in (*spans, agent)] == [
+        n * 10**6 + 999_999 for n in range(1, 7)
+    ]
+    told = {each["key"]: each["value"] for each in (*agent["attributes"], *spans[1]["attributes"])}
+    assert told["treeagent.reward"] == {"doubleValue": 1.0}
+    assert told["gen_ai.tool.call.result"] == {"stringValue": "grey\u2028"}
+    assert orjson.loads(told["gen_ai.tool.call.arguments"]["stringValue"]) == {"at": "sky"}
+    said = {each["key"]: each["value"] for each in spans[-1]["attributes"]}["gen_ai.output.messages"]["stringValue"]
+    [last] = orjson.loads(said)
+    assert last["parts"] == [{"type": "text", "content": "It is grey."}] and last["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(
@@ -185,8 +157,7 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
         ('{"messages": [{"role": "user", "content": "x"}]}', "line 1, imported-0"),
         ('{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}', "f"),
         ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
-        (orjson.dumps(resource(HUGE)).decode(), "trace huge"),
-        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
+        ('{"messages": [{"role": "user", "content": "x"}], "reward": 1' + "0" * 400 + "}", "line 1"),
     ],
 )
 def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:

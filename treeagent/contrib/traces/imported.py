@@ -60,9 +60,9 @@ def import_file(
 ) -> None:
     """Import transcripts of other agents as a run.
 
-    Transcripts are OpenAI messages, one JSON line each, or OpenTelemetry GenAI spans in OTLP's JSON. Each becomes a
-    tree with one path, which show, view, review, export and update rft can read. The settings (--config, KEY=VALUE)
-    name their environment and policy.format; the default format is "tools".
+    Transcripts are OpenAI messages, one JSON line each. Each becomes a tree with one path, which show, view, review,
+    export and update rft can read. The settings (--config, KEY=VALUE) name their environment and policy.format; the
+    default format is "tools".
 
     Example: treeagent import chats.jsonl runs/chats --checkpoint Qwen/Qwen3-0.6B
     """
@@ -86,7 +86,7 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
     done = Imported(left_out=left_out)
     trees = list(_trees(config, transcripts, checkpoint, done))
     if not trees:
-        why = f"{done.left_out[0]}" if done.left_out else "give JSON lines with messages, or OTLP's JSON"
+        why = f"{done.left_out[0]}" if done.left_out else "give JSON lines with messages"
         raise UserError(f"{file} holds no transcript that can be imported: {why}")
     numbers = Counter[str]()
     for tree in trees:  # traces know their tree by the task and the seed

@@ -1,4 +1,4 @@
-"""Reads transcripts of other agents as trees of one path: OpenAI's messages, or OpenTelemetry GenAI spans in OTLP.
+"""Reads transcripts of other agents as trees of one path: OpenAI's messages.
 
 A part of a message is read as what it is: a text, a thought, a call, or the answer of a tool. A turn of the agent that
 holds anything else is unfit and is not imitated. A transcript that cannot be read costs itself, not its file.
@@ -7,7 +7,6 @@ holds anything else is unfit and is not imitated. A transcript that cannot be re
 import codecs
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,31 +57,17 @@ class Transcript:
 
 
 def read_transcripts(path: Path) -> tuple[list[Transcript], list[str]]:
-    """Read the transcripts in a file of JSON or JSON lines: objects with OpenAI's ``messages``, lists of such messages,
-    or objects with OTLP's ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id``
-    (or ``id``). Returns also a sentence about each value that is no transcript."""
-    found, left_out, traces = list[Transcript](), list[str](), dict[str, list[Json]]()
-
-    @contextmanager
-    def attempt(place: str) -> Iterator[None]:
+    """Read the transcripts in a file of JSON or JSON lines: objects with OpenAI's ``messages``, or lists of such
+    messages. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id`` (or ``id``). Returns also a
+    sentence about each value that is no transcript."""
+    found, left_out = list[Transcript](), list[str]()
+    for place, text, value in _values(path):
         try:
-            yield
+            found.append(_from_openai(value if text is None else orjson.loads(text), len(found), place))
         except UserError as error:
             left_out.append(f"{place}: {error}")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             left_out.append(f"{place}: this is no transcript ({type(error).__name__} {error!s:.80})")
-
-    for place, text, value in _values(path):
-        with attempt(place):
-            whole = value if text is None else orjson.loads(text)
-            if isinstance(whole, dict) and "resourceSpans" in whole:
-                for span in _spans(whole):
-                    traces.setdefault(str(span["traceId"]), []).append(span)
-            else:
-                found.append(_from_openai(whole, len(found), place))
-    for trace, spans in traces.items():
-        with attempt(place := f"trace {trace[:40]}"):
-            found.append(_from_spans(trace, spans, place))
     return found, left_out
 
 
@@ -198,7 +183,7 @@ def messages_of(value: Any) -> Iterator[TranscriptMessage]:
     calls, answered = list[tuple[str, ToolCall]](), list[TranscriptMessage]()
     if (thought := _first(value, "reasoning_content", "reasoning")) is not None:
         thoughts.append(_text_of(thought))
-    for part in _parts(_first(value, "parts", "content")):
+    for part in _parts(value.get("content")):
         kind = part.get("type", "text" if "text" in part else None)
         if kind in _TEXTS:
             texts.append(_text_of(_first(part, "text", "content")))
@@ -252,59 +237,3 @@ def _call(name: object, arguments: Any) -> ToolCall:
     if not isinstance(name, str) or not name or not isinstance(read, dict):
         raise UserError(f"this is no call of a tool: {name!r:.40} with the arguments {arguments!r:.60}")
     return ToolCall(storable(name), read)
-
-
-def _spans(value: Json) -> Iterator[Json]:
-    for resource in value["resourceSpans"]:
-        for scope in resource.get("scopeSpans", ()):
-            for span in scope.get("spans", ()):
-                read = {each["key"]: _value(each["value"]) for each in span.get("attributes", ())}
-                yield {"traceId": span.get("traceId", ""), "start": int(span.get("startTimeUnixNano", 0)), "read": read}
-
-
-def _value(value: Json) -> object:
-    """The Python value of an attribute in OTLP's JSON."""
-    for kind, held in value.items():
-        match kind:
-            case "intValue":
-                return int(held)
-            case "arrayValue":
-                return [_value(each) for each in held.get("values", ())]
-            case "kvlistValue":
-                return {each["key"]: _value(each["value"]) for each in held.get("values", ())}
-            case _:
-                return held
-    return None
-
-
-def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
-    """The longest conversation of a trace: the input and output messages of the span with the most messages. The
-    conversation's id and the reward are the first that a span tells."""
-    reads = [span["read"] for span in sorted(spans, key=lambda span: span["start"])]
-    name = next((each for read in reads if (each := read.get("gen_ai.conversation.id")) is not None), trace)
-    rewards = (_first(read, "treeagent.reward", "gen_ai.evaluation.score.value") for read in reads)
-    results, conversation = dict[str, list[str]](), list[TranscriptMessage]()
-    for read in reads:
-        if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
-            answered = results.setdefault(str(read.get("gen_ai.tool.call.id", "")), [])
-            answered.append(_text_of(read["gen_ai.tool.call.result"]))
-        if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
-            system = _parsed(read.get("gen_ai.system_instructions", []))
-            talk = list(messages_of({"role": "system", "parts": system})) if system else []
-            for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                talk += [message for each in _parsed(read[key]) for message in messages_of(each)]
-            conversation = max(talk, conversation, key=len)  # the later one of equals
-    if not conversation:
-        raise UserError(
-            "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
-        )
-    for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
-        if results.get(call_id):
-            conversation = [*conversation, TranscriptMessage("tool", results[call_id].pop(0), answers=call_id)]
-    reward = _reward(next((each for each in rewards if each is not None), None))
-    return Transcript(storable(str(name)), tuple(conversation), reward, place)
-
-
-def _parsed(value: Any) -> list[Any]:
-    """Messages in a list, or in its JSON."""
-    return list(orjson.loads(value) if isinstance(value, str) else value)
