@@ -9,7 +9,7 @@ from judged_steps import place, step
 
 from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers
 from treeagent.contrib.judging.cascade import Cascade
-from treeagent.contrib.judging.learned import Learned, LearnedOptions
+from treeagent.contrib.judging.learned import Learned
 from treeagent.contrib.judging.weighted import components
 from treeagent.pipeline.rewards import Step, make_reward
 from treeagent.search.node import Tree
@@ -65,9 +65,7 @@ def test_a_reward_model_weighs_no_more_than_its_audit_allows(tmp_path: Path) -> 
         make_reward(place(tmp_path, "learned", model=str(tmp_path)))
     (tmp_path / "audit.json").write_text('{"cap": 0.4}')
     learned = make_reward(place(tmp_path, "learned", model=str(tmp_path)))
-    assert isinstance(learned, Learned) and learned.weight == 0.4
-    with pytest.raises(UserError, match=r"0\.5.*0\.40"):
-        Learned(LearnedOptions(str(tmp_path), weight=0.5), place(tmp_path))
+    assert isinstance(learned, Learned) and learned.cap == 0.4
 
 
 def costly_tree(*lengths: int) -> Tree:

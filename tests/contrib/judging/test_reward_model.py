@@ -28,7 +28,7 @@ def test_known_utilities_are_found_again_and_centred() -> None:
     pairs = []
     for worse, better, wins, played in [(0, 1, 3, 4), (1, 2, 3, 4), (0, 2, 9, 10)]:  # exactly σ of the differences
         pairs += [pair(rows[better], rows[worse])] * wins + [pair(rows[worse], rows[better])] * (played - wins)
-    scorer = trained(pairs, max_steps=100, batch_size=len(pairs), learning_rate=3e-3)
+    scorer = trained(pairs, epochs=100, batch_size=len(pairs), learning_rate=3e-3)
     assert scores(scorer, rows) == pytest.approx(utilities, abs=0.1)  # without a constant offset, too
     assert scores(scorer, [rows[0], (*rows[0], 20, 21)])[:1] == pytest.approx(scores(scorer, rows[:1]))  # padding
 
@@ -50,7 +50,7 @@ def test_a_model_that_was_trained_on_length_gets_no_weight() -> None:
     longer = [
         pair(counting(number, length + 4), counting(number, length)) for length in (3, 7, 11) for number in (3, 4)
     ]
-    scorer = trained(longer, max_steps=60, batch_size=6, learning_rate=3e-3)
+    scorer = trained(longer, epochs=60, batch_size=6, learning_rate=3e-3)
     rows = [(f"task-{number}", counting(5 + number, turns)) for number in range(5) for turns in (4, 8, 12, 15)]
     found = scores(scorer, [row for _, row in rows])
     told = audit(

@@ -62,16 +62,13 @@ class Cascade:
         """The verdict of the first tier that is certain, or else of the last tier that gives any. A reward model that
         its audit trusts by c only gives c V + (1 - c) m, where m is the middle of ``uncertain``."""
         found = [None if self.rule is None else self.rule(end) for end in ends]
-        if self.learned is not None and (open_ends := self._open(found)):
-            trust, middle = self.learned.cap, sum(self.options.uncertain) / 2
-            values = await self.learned.verdicts([ends[index] for index in open_ends])
-            for index, value in zip(open_ends, values, strict=True):
-                if value is not None:
-                    found[index] = trust * value + (1 - trust) * middle
-        if self.judge is not None and (open_ends := self._open(found)):
-            verdicts = await self.judge.verdicts([ends[index] for index in open_ends])
-            for index, verdict in zip(open_ends, verdicts, strict=True):
-                found[index] = found[index] if verdict is None else verdict
+        middle = sum(self.options.uncertain) / 2
+        for tier, trust in ((self.learned, self.learned.cap if self.learned else 1.0), (self.judge, 1.0)):
+            if tier is not None and (open_ends := self._open(found)):
+                verdicts = await tier.verdicts([ends[index] for index in open_ends])
+                for index, verdict in zip(open_ends, verdicts, strict=True):
+                    if verdict is not None:
+                        found[index] = trust * verdict + (1 - trust) * middle
         return found
 
     def _open(self, found: Sequence[float | None]) -> list[int]:

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.judging.audit import read_audit, value_of
 from treeagent.contrib.judging.ends import pay_ends
 from treeagent.pipeline.rewards import Place, Step
 from treeagent.threads import in_thread
-from treeagent.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,29 +23,21 @@ class LearnedOptions:
 
     model: str
     """Folder of a reward model that ``treeagent reward`` wrote."""
-    weight: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share w of the model's V in the reward of an end; the environment's own reward makes up the rest. Unset takes the
-    most that the model's audit allows, which a given one must not exceed."""
 
 
 class Learned:
-    """The reward "learned"."""
+    """The reward "learned". The share of the model's V in the reward of an end is the most that its audit allows; the
+    environment's own reward makes up the rest."""
 
     options_type = LearnedOptions
 
     def __init__(self, options: LearnedOptions, place: Place) -> None:
         self.audit = read_audit(Path(options.model))
         self.cap: float = self.audit["cap"]
-        self.weight = self.cap if options.weight is None else options.weight
-        if self.weight > self.cap:
-            raise UserError(
-                f"the reward model's weight is {self.weight:g}, but the audit of {options.model} allows at most "
-                f"{self.cap:.2f}: lower it, or fit the reward model to more trees"
-            )
         self._model, self._config = options.model, place.config
 
     async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
-        return await pay_ends(steps, self.weight, self.verdicts)
+        return await pay_ends(steps, self.cap, self.verdicts)
 
     async def verdicts(self, ends: Sequence[Step]) -> list[float | None]:
         """V of each end, the predicted outcome of the whole episode; None where it is too long for the model."""

@@ -36,8 +36,6 @@ class FitOptions:
     batch_size: Annotated[int, Field(gt=0)] = 8
     """Pairs in one step."""
     epochs: Annotated[int, Field(gt=0)] = 3
-    max_steps: Annotated[int, Field(gt=0)] | None = None
-    """Optimiser steps; unset means as many as ``epochs`` need."""
 
 
 def make_scorer(checkpoint: Checkpoint, seed: int) -> PreTrainedModel:
@@ -71,7 +69,6 @@ def train_scorer(
         "learning_rate": options.learning_rate,
         "per_device_train_batch_size": options.batch_size,
         "num_train_epochs": options.epochs,
-        "max_steps": options.max_steps or -1,
         "center_rewards_coefficient": _CENTRE,
         "max_length": None,
         "bf16": False,
