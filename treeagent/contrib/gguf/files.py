@@ -4,7 +4,7 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -18,7 +18,6 @@ from transformers import (
 )
 
 from treeagent.agent.checkpoint import no_progress_bars
-from treeagent.generators.config import DType
 from treeagent.store import replace_folder
 from treeagent.types import UserError
 
@@ -29,10 +28,6 @@ app = typer.Typer()
 def gguf(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A model in llama.cpp's format (.gguf).")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option(help="Number format of the weights: float32 keeps them exactly."),
-    ] = "float32",
 ) -> None:
     """Import a GGUF file as a standard Hugging Face checkpoint.
 
@@ -41,15 +36,12 @@ def gguf(
     if out.exists():
         raise UserError(f"{out} exists: choose a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)
-    typer.echo(f"checkpoint in {import_gguf(file, out, dtype)}")
+    typer.echo(f"checkpoint in {import_gguf(file, out)}")
 
 
-def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
-    """Write the model, its tokenizer and its chat template to the folder ``out``, atomically.
-
-    Args:
-        dtype: number format of the written weights. "auto" means float32, in which quantised weights are exact.
-    """
+def import_gguf(file: Path, out: Path) -> Path:
+    """Write the model, its tokenizer and its chat template to the folder ``out``, atomically. The weights become
+    float32, in which quantised ones are exact."""
     if find_spec("gguf") is None:
         raise UserError("gguf is missing: pip install 'treeagent[gguf]'")
     with no_progress_bars():
@@ -65,7 +57,7 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
         # transformers does not save a model that was quantised, so its weights move to a plain model.
         config: Any = model.config
         del config.quantization_config
-        config.dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+        config.dtype = torch.float32
         with torch.device("meta"):
             plain = AutoModelForCausalLM.from_config(config)
         tokenizer = _without_others(tokenizer, int(config.get_text_config().vocab_size))
