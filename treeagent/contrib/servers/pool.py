@@ -200,10 +200,7 @@ def _keys(prompt: tuple[int, ...]) -> list[int]:
 def adapter_name(folder: Path) -> str:
     """The name under which servers load an adapter: the folder's name and a digest of its weights, so that different
     adapters never have the same name."""
-    try:
-        weights = (folder / "adapter_model.safetensors").read_bytes()
-    except OSError as error:
-        raise UserError(f"the adapter in {folder} cannot be read ({error.strerror}): give another checkpoint") from None
+    weights = (folder / "adapter_model.safetensors").read_bytes()
     return f"{folder.resolve().name}-{blake2b(weights, digest_size=6).hexdigest()}"
 
 

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from treeagent.contrib.worlds import DrawnTasks, required
 from treeagent.contrib.worlds.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import SnapshotKind, probability
-from treeagent.types import Split, Task, UserError
+from treeagent.types import Split, Task
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}
 _SIGNS = {"S": ".", "F": ".", "H": "O", "G": "G"}
@@ -63,10 +63,7 @@ class FrozenLakeEnv(GymnasiumEnv):
     def _game(self, task: Task) -> Game:
         from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as Lake
 
-        rows = task.data.get("map")
-        if not isinstance(rows, list):
-            raise UserError(f"task {task.id!r} holds no map: take tasks from FrozenLakeEnv.tasks")
-        return Lake(desc=rows, is_slippery=self.options.slippery)
+        return Lake(desc=task.data["map"], is_slippery=self.options.slippery)
 
 
 class FrozenLakeDemonstrator:

@@ -3,6 +3,8 @@
 import asyncio
 import random
 import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
 
 import httpx
 import pytest
@@ -10,7 +12,42 @@ import pytest
 from treeagent.contrib.worlds.booking import BookingEnv, BookingOptions
 from treeagent.contrib.worlds.booking.env import page_text
 from treeagent.contrib.worlds.booking.site import Action, is_over
-from treeagent.contrib.worlds.booking.web import COOKIE, Site, read_html
+from treeagent.contrib.worlds.booking.web import COOKIE, Site
+
+
+class _Reader(HTMLParser):
+    """Collects what a screen reader says of a page: texts and headings, and buttons with a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.clicks: list[str] = []
+        self._open = ""
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if tag in ("h1", "p", "button"):
+            self._open = tag
+            self.lines.append("")
+        if tag == "button":
+            self.clicks.append(dict(attrs).get("value") or "")
+            self.lines[-1] = f"{len(self.clicks)} "
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.lines[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._open:
+            self._open = ""
+
+
+def read_html(text: str) -> tuple[str, list[Action]]:
+    """The text of a page, as ``env.page_text`` writes it, and what each numbered element does."""
+    reader = _Reader()
+    reader.feed(text)
+    lines = "\n".join(" ".join(line.split()) for line in reader.lines)
+    parts = (each.partition("/") for each in reader.clicks)
+    return lines, [Action(tool, value) for tool, _, value in parts]
 
 
 def test_html_and_text_are_equal_on_random_walks() -> None:

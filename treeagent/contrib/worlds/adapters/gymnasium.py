@@ -56,8 +56,6 @@ class GymnasiumEnv(Env):
         key: Callable[[Game], str] | None = None,
         stochastic: bool = False,
     ) -> None:
-        if not actions:
-            raise UserError("actions is empty: name at least one action of the game")
         gym = required("gymnasium")
         if isinstance(game, str):
             try:

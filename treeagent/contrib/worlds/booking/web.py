@@ -1,8 +1,6 @@
 """The site as HTML pages over HTTP, for many users at once, and the text that a browser's page stands for."""
 
 import secrets
-from collections.abc import Sequence
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -95,38 +93,3 @@ class Site:
 def demo() -> Any:
     """An ASGI application with pop-ups and slow pages, to look at: ``uvicorn --factory MODULE:demo``."""
     return Site(draw_town(seed=0, size=8, wordings=3, places=12), Rules(holds=3, popups=True, slow=0.1)).app()
-
-
-class _Reader(HTMLParser):
-    """Collects what a screen reader says of a page: texts and headings, and buttons with a number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.clicks: list[str] = []
-        self._open = ""
-
-    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        if tag in ("h1", "p", "button"):
-            self._open = tag
-            self.lines.append("")
-        if tag == "button":
-            self.clicks.append(dict(attrs).get("value") or "")
-            self.lines[-1] = f"{len(self.clicks)} "
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.lines[-1] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._open:
-            self._open = ""
-
-
-def read_html(text: str) -> tuple[str, list[Action]]:
-    """The text of a page, as ``env.page_text`` writes it, and what each numbered element does."""
-    reader = _Reader()
-    reader.feed(text)
-    lines = "\n".join(" ".join(line.split()) for line in reader.lines)
-    parts = (each.partition("/") for each in reader.clicks)
-    return lines, [Action(tool, value) for tool, _, value in parts]
