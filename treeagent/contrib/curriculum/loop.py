@@ -21,6 +21,7 @@ from treeagent.cli.options import (
     chosen_settings,
     print_end,
 )
+from treeagent.cli.runs import Start
 from treeagent.config import RunConfig
 from treeagent.loop import compare
 from treeagent.pipeline.collect import batches, collect
@@ -79,10 +80,7 @@ class Curriculum:
 @app.command()
 def curriculum(
     stages: Annotated[Path, typer.Argument(metavar="STAGES.toml", help="The stages, the easiest first.")],
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(metavar="[CHECKPOINT]", help="The policy to start from; by default a warm start makes one."),
-    ] = None,
+    checkpoint: Start = None,
     out: Out = Path("runs/curriculum"),
     overrides: Overrides = None,
     config: Config = None,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -24,6 +23,7 @@ from treeagent.cli.options import (
     chosen_settings,
     print_end,
 )
+from treeagent.cli.runs import Start
 from treeagent.config import RunConfig
 from treeagent.loop import compare
 from treeagent.pipeline import update
@@ -45,10 +45,7 @@ app = typer.Typer()
 
 @app.command()
 def lag(
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(metavar="[CHECKPOINT]", help="The policy to start from; by default a warm start makes one."),
-    ] = None,
+    checkpoint: Start = None,
     out: Out = Path("runs/lag"),
     overrides: Overrides = None,
     config: Config = None,
