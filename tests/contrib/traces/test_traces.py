@@ -10,7 +10,7 @@ from command import treeagent
 from treeagent.config import load_config
 from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, otlp_rows
-from treeagent.contrib.traces.transcripts import Transcript, messages_of, read_transcripts, transcript_tree
+from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Tree
@@ -127,9 +127,9 @@ def test_what_goes_out_comes_back(tmp_path: Path) -> None:
     assert back.root.state.messages == tree.root.state.messages
 
 
-def test_spans_of_an_episode_by_hand() -> None:
+def test_spans_of_an_episode_by_hand(tmp_path: Path) -> None:
     """Two calls and an answer: the agent's span, below it three turns and two tools, in the order of their ends."""
-    transcript = Transcript("t1", tuple(each for row in CHAT["messages"] for each in messages_of(row)), 1.0)
+    [transcript] = read(written(tmp_path / "in.jsonl", CHAT))
     [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
     agent, *spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
     names = ["chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]

@@ -62,8 +62,9 @@ class Cascade:
         """The verdict of the first tier that is certain, or else of the last tier that gives any. A reward model that
         its audit trusts by c only gives c V + (1 - c) m, where m is the middle of ``uncertain``."""
         found = [None if self.rule is None else self.rule(end) for end in ends]
-        middle = sum(self.options.uncertain) / 2
-        for tier, trust in ((self.learned, self.learned.cap if self.learned else 1.0), (self.judge, 1.0)):
+        middle, cap = sum(self.options.uncertain) / 2, self.learned.cap if self.learned else 1.0
+        tiers: Sequence[tuple[Learned | Judge | None, float]] = ((self.learned, cap), (self.judge, 1.0))
+        for tier, trust in tiers:
             if tier is not None and (open_ends := self._open(found)):
                 verdicts = await tier.verdicts([ends[index] for index in open_ends])
                 for index, verdict in zip(open_ends, verdicts, strict=True):
