@@ -123,9 +123,9 @@ def read_prompt(play: Play, form: Format, asked: Asked) -> tuple[Turn | None, tu
     Turns of the agent enter it by the ids that were sampled."""
     if asked.turn is not None and form.is_local:  # a conversation that goes on: its history is not written again
         begun = [turn for turn in play.by.get(asked.threads[0], ()) if turn.tools == form.key]
-        for turn in (each for each in begun if each.says(asked.messages[asked.turn])):
-            short = (*asked.opening, *asked.messages[asked.turn :])
-            messages = form.messages(short, lambda _, turn=turn: turn.message)
+        if turn := next((each for each in begun if each.says(asked.messages[asked.turn])), None):
+            own, short = turn.message, (*asked.opening, *asked.messages[asked.turn :])
+            messages = form.messages(short, lambda _: own)
             return turn, form.chat.context_ids(messages), messages[len(asked.opening) + 1 :]
     previous: Turn | None = None
 

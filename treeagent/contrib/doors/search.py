@@ -134,11 +134,11 @@ def branch(tree: Tree, config: RunConfig, simulations: float) -> Edge:
     c_init = puct.exploration_at_depth(c_init, simulations, depth)
     while config.search.method == "mcts":
         going = [edge for edge in node.edges if edge.child is not None]
-        best, edge = puct.puct_best(node, going, values, c_init)
+        best, chosen = puct.puct_best(node, going, values, c_init)
         new = puct.new_action_score(node, values, c_init) if node.unseen >= puct.LEAST_UNSEEN else float("-inf")
-        if edge is None or edge.child is None or new > best:
+        if chosen is None or chosen.child is None or new > best:
             return node.edges[0]
-        node = edge.child
+        node = chosen.child
     tree.root.exhausted = False
     return tree.root.edges[0]
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -63,7 +64,7 @@ class FrozenLakeEnv(GymnasiumEnv):
     def _game(self, task: Task) -> Game:
         from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as Lake
 
-        return Lake(desc=task.data["map"], is_slippery=self.options.slippery)
+        return Lake(desc=cast(list[str], task.data["map"]), is_slippery=self.options.slippery)
 
 
 class FrozenLakeDemonstrator:

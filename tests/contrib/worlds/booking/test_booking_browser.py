@@ -41,8 +41,8 @@ def test_browser_and_text_are_equal_on_random_walks_and_branches_equal_replays(f
         while text.verdict() is None:
             call, before = rng.choice(text.legal_actions()), browser.snapshot()
             steps.append((before, call, browser.step(call)))
-            *result, info = steps[-1][-1]
-            assert (*result, {}) == text.step(call) and browser.visit == text.visit and bool(info) == fields
+            *shown, info = steps[-1][-1]
+            assert (*shown, {}) == text.step(call) and browser.visit == text.visit and bool(info) == fields
         for before, call, result in rng.sample(steps, 3):
             for env in (browser, other):
                 env.restore(pickle.loads(pickle.dumps(before)))
