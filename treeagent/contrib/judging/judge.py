@@ -1,5 +1,5 @@
-"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. A judge that
-fails or is unreadable gives no verdict, which is told with its reason and is no verdict of 0."""
+"""A model as a judge of how episodes ended: it answers yes/no questions (a rubric), in several votes. Where a
+judge fails or cannot be read, there is no verdict, and a warning says why."""
 
 import asyncio
 import re

@@ -106,8 +106,8 @@ def scores(scorer: PreTrainedModel, rows: Sequence[Sequence[int]]) -> list[float
 
 
 def calibrate(found: Sequence[float], targets: Sequence[float]) -> tuple[float, float]:
-    """(slope, shift) with which σ(slope · u + shift) predicts the returns ``targets``, as shares of their range, of
-    ends with the scores u ``found``, none of which were used in training (Platt 1999). The order of scores stays."""
+    """Platt scaling (Platt 1999): (slope, shift) with which σ(slope · u + shift) predicts ``targets``, the returns of
+    held-out ends as shares of their range, from ``found``, their scores u. The slope is positive."""
     if not found:
         return 1.0, 0.0
     us, goals = torch.tensor(found, dtype=torch.float64), torch.tensor(targets, dtype=torch.float64)
