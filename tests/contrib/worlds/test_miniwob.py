@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from faulty_envs import children, gone
@@ -104,7 +105,7 @@ def test_branches_equal_replays(browser: MiniWoBEnv) -> None:
 @pytest.mark.parametrize("victim", ["browser", "driver"])
 def test_a_browser_or_driver_that_dies_costs_the_episode_and_the_next_goes_on(browser: MiniWoBEnv, victim: str) -> None:
     opened(browser, "click-button")
-    [driver] = children()
+    [driver] = [each for each in children() if b"playwright" in Path(f"/proc/{each}/cmdline").read_bytes()]
     [chromium] = children(driver)
     os.kill(chromium if victim == "browser" else driver, signal.SIGKILL)
     with pytest.raises(EnvCrashed, match="page click-button, ToolCall"):

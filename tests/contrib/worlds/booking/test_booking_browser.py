@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from faulty_envs import children, gone
@@ -26,7 +27,8 @@ OPTIONS = BookingOptions(size=5, view="browser", sandbox=os.geteuid() != 0)
 
 def browsers() -> list[int]:
     """The browsers that this process drives."""
-    return [browser for driver in children() for browser in children(driver)]
+    drivers = [each for each in children() if b"playwright" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    return [browser for driver in drivers for browser in children(driver)]
 
 
 @pytest.mark.parametrize("fields", [False, True])
