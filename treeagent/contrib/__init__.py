@@ -30,6 +30,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "chat": "treeagent.contrib.servers.chat:Chat",
     },
     "policy.format": {
+        "plan": "treeagent.contrib.formats.plan:PlanThoughtCommand",
         "tags": "treeagent.contrib.formats.tags:TagCalls",
         "llama": "treeagent.contrib.formats.json_calls:LlamaCalls",
         "mistral": "treeagent.contrib.formats.json_calls:MistralCalls",

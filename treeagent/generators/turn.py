@@ -16,10 +16,6 @@ import orjson
 from treeagent.seams import resolve
 from treeagent.types import Action, Message, ToolCall, UserError, only_text
 
-_THOUGHT = "Thought: "
-_ACTION = "Action: "
-_ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
-"""The beginning of an action: at the start of a line, or directly after a thought in ``<think>`` tags."""
 ANY = "(?s:.*)"
 """Regular expression for any text, line breaks included."""
 TASK = (
@@ -106,13 +102,17 @@ def openai_content(message: Message) -> str | list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ReAct:
-    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023)."""
+    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023). A subclass may name other
+    lines."""
 
     calls: ClassVar[Literal["text"]] = "text"
-    mark: ClassVar[str] = _ACTION.rstrip()
+    mark: ClassVar[str] = "Action:"
+    thoughts: ClassVar[Mapping[str, str]] = {"Thought:": "what you think"}
+    """The marks of the thought's lines, each with what it says to a model. The last ones begin the lines of a thought
+    that has fewer."""
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        return _ACTION_LINE.search(_said(text, opened).lstrip()) is not None
+        return self._begin().search(_said(text, opened).lstrip()) is not None
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         if _in_thought(text, opened):
@@ -120,7 +120,8 @@ class ReAct:
         return f"\n{self.mark}" if text and text[-1] != "\n" and not text.endswith("</think>") else self.mark
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
+        lines = (f"{mark} {what}" for mark, what in (*self.thoughts.items(), (self.mark, "what you do")))
+        turn = ("Write each turn in this form:", *lines)
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
         if only_text([tool.parameters for tool in tools]):
             schema = arguments_of(tools[0])[0]
@@ -128,14 +129,18 @@ class ReAct:
         return "\n".join((TASK, *turn, *calls))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        action = _ACTION + (call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}")
-        return f"{_THOUGHT}{thought}\n{action}" if thought else action
+        action = f"{self.mark} {call if isinstance(call, str) else f'{call.name} {written_json(call.arguments)}'}"
+        lines = thought.split("\n", len(self.thoughts) - 1) if thought else []
+        marks = list(self.thoughts)[len(self.thoughts) - len(lines) :]
+        return "\n".join((*(f"{mark} {line}" for mark, line in zip(marks, lines, strict=True)), action))
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """An optional thought and an action, of one line each: a call as ``_as_text`` writes it, or with JSON.
         SentencePiece begins every text with a blank, so a turn may."""
-        line = f"& ~/{ANY}{_ACTION.rstrip()}{ANY}/"
-        rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
+        line, thought = f"& ~/{ANY}{self.mark}{ANY}/", ""
+        for mark in self.thoughts:
+            thought = f'({thought}"{mark} " THOUGHT "\\n")? '
+        rules = [f'turn: / ?/ {thought}"{self.mark} " call', rf"THOUGHT: /[^\n]*/ {line}"]
         ways, only = list[str](), only_text([tool.parameters for tool in tools])
         if not tools or only:
             rule = _bracketed(arguments_of(tools[0])[0][only], _TEXT) if only else _TEXT
@@ -157,10 +162,10 @@ class ReAct:
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        *heads, call = _ACTION_LINE.split(text.rpartition("</think>")[2].lstrip())  # a thought may draft an action
+        *heads, call = self._begin().split(text.rpartition("</think>")[2].lstrip())  # a thought may draft an action
         if not heads:
-            *heads, call = _ACTION_LINE.split(text.lstrip())
-        thought = _thought(text.removesuffix(call).removesuffix(self.mark))
+            *heads, call = self._begin().split(text.lstrip())
+        thought = self._thought(text.removesuffix(call).removesuffix(self.mark))
         call = call.strip()
         error = ""
         if not heads:
@@ -172,6 +177,16 @@ class ReAct:
         elif "\n" in call:
             call, error = "", "the action is longer than one line"
         return Action(text, call, thought, tuple(token_ids), tuple(logprobs), error)
+
+    def _begin(self) -> re.Pattern[str]:
+        """The beginning of an action: at the start of a line, or directly after a thought in ``<think>`` tags."""
+        return re.compile(f"(?:^|(?<=</think>)){self.mark}", re.MULTILINE)
+
+    def _thought(self, head: str) -> str:
+        """The thought in the text before the action, without its marks."""
+        thinking, _, said = head.rpartition("</think>")
+        said = re.sub(f"^({'|'.join(self.thoughts)}) *", "", _bare(said), count=len(self.thoughts), flags=re.MULTILINE)
+        return "\n".join(filter(None, (_bare(thinking), said.strip())))
 
 
 _COMMA = ' ", " '
@@ -216,11 +231,6 @@ def _in_thought(text: str, opened: bool = False) -> bool:
 def _said(text: str, opened: bool = False) -> str:
     """The text after the first ``</think>``; empty while the thought is unfinished."""
     return "" if _in_thought(text, opened) else text.partition("</think>")[2] if "</think>" in text else text
-
-
-def _thought(head: str) -> str:
-    thinking, _, said = head.rpartition("</think>")
-    return "\n".join(filter(None, (_bare(thinking), _bare(said).removeprefix(_THOUGHT.strip()).strip())))
 
 
 def _bare(thinking: str) -> str:

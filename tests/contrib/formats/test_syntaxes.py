@@ -55,6 +55,21 @@ tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=
 spoken = thoughts.filter(bool)
 
 
+def test_a_turn_of_agent_q_has_a_plan_first() -> None:
+    grammar, call = make_grammar("plan", "", TOOLS), "set[now]"
+    for thought, text in (
+        ("", "Command: set[now]"),
+        ("it is late", "Thought: it is late\nCommand: set[now]"),
+        ("set, then go\nit is late", "Plan: set, then go\nThought: it is late\nCommand: set[now]"),
+    ):
+        assert grammar.write(thought, call) == text
+        assert (grammar.read(text).thought, grammar.read(text).call) == (thought, call)
+        chat = ChatFormat(family("qwen35"))
+        held = Form(chat, partial(grammar.rules, [GO, SAY]))
+        assert may_be_drawn(held, chat, ids_of(chat, text.replace("set[now]", "say[now]")))
+    assert grammar.read("Plan: set\nThought: now\nAction: set[now]").error
+
+
 def read_call(grammar: Grammar, text: str) -> str | ToolCall:
     action = grammar.read(text)
     assert action.error == "", action.error
