@@ -47,6 +47,18 @@ def quoted(env: MiniWoBEnv) -> list[str]:
     return re.findall('"([^"]+)"', env.utterance)
 
 
+def test_pictures_belong_to_the_observations(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "click-button-sequence")
+    text = [env.reset(seed=0)[0], env.step(f"click[{ref(env, 'button', 'ONE')}]")[0]]
+    env.options = MiniWoBOptions(page="click-button-sequence", screenshots=True)
+    seen, info = env.reset(seed=0)
+    said, _, over, _, later = env.step(f"click[{ref(env, 'button', 'ONE')}]")
+    assert [seen, said] == text and not over
+    for images in (info["images"], later["images"]):
+        assert isinstance(images, list) and images[0].startswith("data:image/png;base64,")
+    assert env.step(f"click[{ref(env, 'button', 'TWO')}]")[2:] == (True, False, {})
+
+
 def test_visible_elements_are_listed_with_what_can_be_done_with_them(browser: MiniWoBEnv) -> None:
     env = opened(browser, "choose-list")
     observation, info = env.reset(seed=3)

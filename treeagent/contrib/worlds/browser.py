@@ -6,16 +6,16 @@ import contextlib
 import mimetypes
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from threading import Lock, Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from treeagent.contrib.worlds import required
-from treeagent.envs.base import SnapshotKind, ToolSpec
+from treeagent.envs.base import SnapshotKind, StepResult, ToolSpec
 from treeagent.envs.visit import ToolEnv, Visit
 from treeagent.envs.worker import EnvCrashed
-from treeagent.types import UserError
+from treeagent.types import ToolCall, UserError
 
 SITE = "http://site.test/"
 """Where a site is found that this process answers."""
@@ -125,6 +125,16 @@ class PageEnv(ToolEnv[None, Visit]):
     specs: Sequence[ToolSpec]
     """The tools."""
     tab: Tab
+    info: Mapping[str, object]
+    """What belongs to the page that was seen last, such as its picture."""
+
+    async def see(self, page: Any, screenshots: bool) -> None:
+        """Take a picture of the page, if ``screenshots`` are asked for."""
+        self.info = {"images": [await screenshot(page)]} if screenshots else {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        said, reward, terminated, truncated, info = super().step(action)
+        return said, reward, terminated, truncated, info or ({} if terminated else dict(self.info))
 
     def tools(self) -> Sequence[ToolSpec]:
         return self.specs

@@ -17,9 +17,9 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.contrib.worlds import some
-from treeagent.contrib.worlds.browser import SITE, PageEnv, Tab, screenshot
+from treeagent.contrib.worlds.browser import SITE, PageEnv, Tab
 from treeagent.contrib.worlds.tasksets import split_of
-from treeagent.envs.base import StepResult, task_to_play
+from treeagent.envs.base import task_to_play
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import CallRefused
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
@@ -100,7 +100,6 @@ class WebArenaEnv(PageEnv[bool]):
         self._rows: dict[str, Mapping[str, str]] = {f"webarena-{options.app}-{row['id']}": row for row in rows}
         self.tab = Tab(sandbox=options.sandbox, script=_SCRIPT, serve=self._serve)
         self._state, self._shown = b"", ""
-        self._info: dict[str, object] = {}
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         found = [Task(name, row["instruction"], split) for name, row in self._rows.items() if split_of(name) == split]
@@ -123,11 +122,7 @@ class WebArenaEnv(PageEnv[bool]):
 
         self._shown = self.on_page(begin, f"{task.id}, its start", fresh=True)
         self._at = task, False
-        return self._shown, self._info
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        said, reward, terminated, truncated, info = super().step(action)
-        return said, reward, terminated, truncated, info or ({} if terminated else self._info)
+        return self._shown, dict(self.info)
 
     def act(self, call: ToolCall) -> str:
         ref = str(call.arguments.get("ref", ""))
@@ -173,7 +168,7 @@ class WebArenaEnv(PageEnv[bool]):
         await page.evaluate(_SETTLE)
         await page.clock.run_for(_SETTLE_MS)
         await page.evaluate(_SETTLE)
-        self._info = {"images": [await screenshot(page)]} if self.options.screenshots else {}
+        await self.see(page, self.options.screenshots)
         tree = (await page.aria_snapshot(mode="ai")).replace(" [cursor=pointer]", "")
         return "\n".join(line for line in tree.splitlines() if not _LAYOUT.fullmatch(line))
 

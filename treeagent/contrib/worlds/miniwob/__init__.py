@@ -38,6 +38,8 @@ class MiniWoBOptions:
     """A page that ships with MiniWoB++, such as click-tab-2 or flight.Alaska."""
     sandbox: bool = True
     """Whether Chromium's own sandbox is on, which it refuses to root."""
+    screenshots: bool = False
+    """Whether observations hold a picture of the page beside its text."""
 
 
 class Element(NamedTuple):
@@ -85,7 +87,7 @@ class MiniWoBEnv(PageEnv[float | None]):
 
         observation, reward = self.on_page(begin, f"page {self.options.page}, its start")
         self._at = task, reward
-        return observation, {}
+        return observation, dict(self.info)
 
     def act(self, call: ToolCall) -> str:
         async def take(page: Any) -> tuple[str, tuple[str, float | None]]:
@@ -115,6 +117,7 @@ class MiniWoBEnv(PageEnv[float | None]):
             self.elements = ()
             return "the page has ended the task", float(reward)
         self.elements = [Element(*row) for row in rows]
+        await self.see(page, self.options.screenshots)
         lines = [f"task: {self.utterance}"]
         for number, (role, name, state) in enumerate(self.elements, 1):
             lines.append(f"[{number}] {role}" + f' "{name}"' * bool(name) + f" {state}" * bool(state))
