@@ -21,8 +21,7 @@ from treeagent.cli.options import (
     chosen_settings,
     find_checkpoint,
 )
-from treeagent.contrib.guards.disturbed import OF_TOOLS, Disturbance, has_obeyed
-from treeagent.pipeline.build import environment
+from treeagent.contrib.guards.disturbed import Disturbance, has_obeyed
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import evaluation_stage
 from treeagent.pipeline.progress import RichProgress
@@ -70,10 +69,7 @@ def suite(
     plain = chosen_settings(config, overrides, seed, resume, trust, out / "plain", path)
     loop.evaluate(plain, out / "plain", path, resume=resume, progress=RichProgress())
     rows += rows_of(Run.open(out / "plain"), "plain")
-    tools = environment(plain).tools()
     for kind in only or known:
-        if kind in OF_TOOLS and not tools:
-            continue
         added: dict[str, Any] = {"name": "disturbances", "options": {"kinds": (kind,)}}
         wrappers = (*plain.environment.wrappers, added)
         harder = replace(plain, environment=replace(plain.environment, wrappers=wrappers))
