@@ -89,12 +89,14 @@ FLAT_GRPO = (
     "update.grpo.beta=0.04",
 )
 """The update of configs/baselines/flat_grpo.toml."""
+TRAJECTORY = ("update.pairs.rule=trajectory", "update.dpo.batch_size=16")
+"""One pair of whole paths a task."""
 FOUND = ("update.targets.kind=found",)
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
     "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000"), CHAIN_SEARCH),
-    "chains-dpo": Variant(("dpo",), ("update.pairs.rule=trajectory",), CHAIN_SEARCH),
+    "chains-dpo": Variant(("dpo",), TRAJECTORY, CHAIN_SEARCH),
     "chains-grpo": Variant(("grpo",), (*FLAT_GRPO, *BARE), CHAIN_SEARCH),
     "agent-q": Variant(("dpo",), ("update.pairs.rule=all",), CRITIC_SEARCH),
     "states": Variant(("rft",)),
@@ -103,7 +105,7 @@ VARIANTS: Mapping[str, Variant] = {
     "awr": Variant(("distil",), ("update.targets.kind=weighted",)),
     "found": Variant(("distil",), FOUND),
     "dpo": Variant(("dpo",)),
-    "dpo-trajectory": Variant(("dpo",), ("update.pairs.rule=trajectory",)),
+    "dpo-trajectory": Variant(("dpo",), TRAJECTORY),
     # No path returns 2, so that the imitation term holds the chosen actions alone.
     "dpo-chosen-alone": Variant(("dpo",), ("update.imitation.min_return=2.0",)),
     "dpo-every-pair": Variant(("dpo",), ("update.pairs.rule=all",)),

@@ -128,7 +128,7 @@ def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_tr
     assert not told and not (tmp_path / "out").exists()
 
 
-def test_dpo_holds_good_actions_up_as_often_as_it_compares(tmp_path: Path) -> None:
+def test_dpo_also_holds_up_the_good_path_of_a_tree(tmp_path: Path) -> None:
     config = load_config(CONFIG, ["update.pairs.rule=all"])
     own = checkpoint(tokenizer("Buy a red kettle. " * 20))
     tree, chat = solved_trees(own, config)[0], make_chat(own, config)
@@ -139,4 +139,4 @@ def test_dpo_holds_good_actions_up_as_often_as_it_compares(tmp_path: Path) -> No
         tree.root.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, Node(tree.root.state, terminated=True)))
     write_trees(tmp_path, "collect", 0, [tree])
     rows = policy_training_rows(TrainJob(config, tmp_path, "dpo", tmp_path, ("collect",), tmp_path / "out"), chat)
-    assert [row.margin for row in rows] == [1.0, 1.0, 0.0, 0.0]
+    assert [row.margin for row in rows] == [1.0, 1.0, 0.0]

@@ -16,7 +16,7 @@ from trl.trainer.utils import add_fused_lm_head
 from treeagent.generators.attention import base_model
 from treeagent.learners.common import Batches, Hooks, Learner, TrainResult, as_dataset, fit, lent, pad, padded
 from treeagent.learners.config import DPOConfig
-from treeagent.learners.packed import Model
+from treeagent.learners.packed import Model, why_unpackable
 from treeagent.types import NothingToLearn
 from treeagent.views.pairs import PreferencePair
 
@@ -64,7 +64,9 @@ def train_dpo(
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
         sides = ("chosen", "rejected")
         lengths = (len(each["context_ids"]) + max(len(each[side]["token_ids"]) for side in sides) for each in data)
-        return fit(trainer, config, Batches(lengths, config.batch_size, config.seed), hooks)
+        # The pairs of a tree share most of their prompts, which packs compute once.
+        groups = () if why_unpackable(model) else data["task_id"]
+        return fit(trainer, config, Batches(lengths, config.batch_size, config.seed, groups), hooks)
 
 
 def _collate(pairs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:

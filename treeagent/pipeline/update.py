@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -245,12 +244,10 @@ def policy_training_rows(job: TrainJob, chat: ChatFormat) -> Iterator[Any]:
         if job.method == "grpo":
             yield from scored_rows(trees, settings.advantages)
             continue
-        pairs = list(preference_pairs(trees, settings.pairs))
-        yield from pairs
+        yield from preference_pairs(trees, settings.pairs)
         if "sft" in settings.dpo.loss_type and settings.pairs.rule != "trajectory":  # whose chosen paths are whole
-            rows = [row for tree in trees for row in imitation_rows(tree, settings.imitation)]
-            # as often as the pairs of the task, so that a batch holds up as much as it pushes down
-            yield from self_pairs(islice(cycle(rows), max(len(rows), len(pairs))))
+            for tree in trees:
+                yield from self_pairs(imitation_rows(tree, settings.imitation))
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
