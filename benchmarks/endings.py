@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.quickstart --config envs/tireworld
     .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld --name updates_tireworld \\
-        --out runs/updates_tireworld --variants dpo dpo-trajectory
+        --out runs/updates_tireworld --variants states dpo dpo-trajectory grpo
     .venv/bin/python -m benchmarks.endings --runs runs/updates_tireworld
 
 The planner judges each pair: it is right if a plan leads to the goal after the preferred action, and none does after
@@ -10,6 +10,7 @@ the rejected one. Episodes are those that ``benchmarks.updates`` played.
 """
 
 import random
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +31,17 @@ from treeagent.views.pairs import compared_siblings
 
 QUESTION = "Why do pairs of siblings teach less than pairs of whole paths on a long horizon?"
 PAIRS = "pairs of siblings"
-POLICIES = ("warm", "dpo", "dpo-trajectory")
-ENDS = ("finished at the goal", "finished elsewhere", "at the goal, not finished", "never at the goal")
+PLAYED = re.compile(r"evaluate-((.+?)(-\d+e-6)?)-greedy-0+\.")
+"""A file of greedy episodes: the policy's name, that without the rate that ``benchmarks.updates --grid`` chose,
+and the rate."""
+ENDS = (
+    "finished at the goal",
+    "finished too early",
+    "finished when lost",
+    "at the goal, not finished",
+    "never at the goal",
+)
+"""How episodes end. An episode is lost when no plan leads from its state to the goal any more."""
 
 
 def at_goal(env: PlanningEnv) -> bool:
@@ -59,9 +69,11 @@ def ending(env: PlanningEnv, episode: Tree) -> str:
     """The element of ``ENDS`` that describes a greedy episode."""
     [path] = [path for path, node in episode.walk() if not node.edges]
     reached = any(list(play(env, episode, path)))
-    if env.visit.finished:
-        return ENDS[0] if at_goal(env) else ENDS[1]
-    return ENDS[2] if reached else ENDS[3]
+    if not env.visit.finished:
+        return ENDS[3] if reached else ENDS[4]
+    if at_goal(env):
+        return ENDS[0]
+    return ENDS[1] if can_succeed(env, episode, path[:-1]) else ENDS[2]
 
 
 def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str, float]:
@@ -120,13 +132,13 @@ def main() -> None:
             if not record.has(PAIRS, seed, settings):
                 trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees))
                 record.add(Row(PAIRS, seed, settings, figures=pair_figures(env, trees, run)))
-            for policy in POLICIES:
-                if not record.has(policy, seed, settings):
-                    stage = evaluation_stage(policy, "greedy")
+            for found in filter(None, map(PLAYED.match, sorted(file.name for file in run.episodes.iterdir()))):
+                if not record.has(policy := found[2], seed, settings):
+                    stage = evaluation_stage(found[1], "greedy")
                     ends = Counter(ending(env, episode) for episode in read_as(from_record, run.episodes, stage))
                     figures = {end: 100 * ends[end] / ends.total() for end in ENDS}
                     record.add(Row(policy, seed, settings, figures=figures))
-                print(f"seed {seed} {policy}: {dict(record.result.of(policy)[seed].figures)}", flush=True)
+                    print(f"seed {seed} {policy}: {figures}", flush=True)
 
 
 if __name__ == "__main__":
