@@ -45,7 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rebase": {"method": "rebase", "options": {"width": 6}},
 }
 """Search methods by name, with the settings that differ from the defaults."""
-_LIKELIHOOD_WEIGHT = EvaluateConfig().likelihood_weight
+_LIKELIHOOD_WEIGHT = EvaluateConfig().weight
 
 
 @dataclass(frozen=True)

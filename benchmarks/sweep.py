@@ -175,7 +175,7 @@ def measure_arm(
     if found:
         figures["taken"] = statistics.fmean(found)
     if trees:
-        figures |= of_trees(trees, config.evaluate.likelihood_weight)
+        figures |= of_trees(trees, config.evaluate.weight)
     if mode == "best_of_n":
         figures["p"] = statistics.fmean(map(sampled, trees))
     return replace(outcome_row(*row_key, task_range.start, outcomes), seconds=seconds, figures=figures)

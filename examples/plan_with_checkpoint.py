@@ -25,7 +25,7 @@ def main(run: str, checkpoint: str) -> None:
     [task] = env.tasks("test", 1)
     [tree] = asyncio.run(search.run([task], seeds=[config.seed]))
     print(task.prompt)
-    for edge in best_path(tree, likelihood_weight=config.evaluate.likelihood_weight):
+    for edge in best_path(tree, likelihood_weight=config.evaluate.weight):
         print("->", edge.action.call)
 
 

@@ -277,10 +277,16 @@ class EvaluateConfig:
     """Samples (N) of best-of-N, in place of ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
-    likelihood_weight: Annotated[float, Field(ge=0)] = 0.1
-    """λ of ``decision`` "leaf", which takes the end with the highest V + λ · (mean log π of its turns, in nats)."""
+    likelihood_weight: Annotated[float, Field(ge=0)] | Literal["validation"] = 0.1
+    """λ of ``decision`` "leaf", which takes the end with the highest V + λ · (mean log π of its turns, in nats).
+    "validation" searches ``update.validation_tasks`` validation tasks too, and takes the λ that solves most of them."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched instead, anew after every real step."""
+
+    @property
+    def weight(self) -> float:
+        """λ, as far as no validation tasks have chosen another."""
+        return 0.1 if isinstance(self.likelihood_weight, str) else self.likelihood_weight
 
     @property
     def places(self) -> range:

@@ -206,7 +206,7 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
     assert [tree.task for tree in trees] == list(tasks)
     for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
         decision = "visits" if mode == "lookahead" else EVALUATE.decision
-        plan = [edge.action.text for edge in best_path(tree, decision, likelihood_weight=EVALUATE.likelihood_weight)]
+        plan = [edge.action.text for edge in best_path(tree, decision, likelihood_weight=EVALUATE.weight)]
         assert plan and actions[task.id][: len(plan)] == plan
         assert outcome.steps == len(actions[task.id])
         assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps

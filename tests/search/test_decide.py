@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from toy_search import act, begin, task
 
-from treeagent.search.decide import Decision, best_path, most_visited_path
+from treeagent.search.decide import Decision, best_path, best_weight, most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 
 
@@ -82,3 +82,19 @@ def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likeli
     assert names(best_path(grown, "leaf")) == "bc"
     assert names(best_path(grown, "leaf", likelihood_weight=0.04)) == "bc"  # 0.85 - 0.08 against 0.80 - 0.04
     assert names(best_path(grown, "leaf", likelihood_weight=0.06)) == "a"  # 0.85 - 0.12 against 0.80 - 0.06
+
+
+def test_the_weight_of_the_likelihood_is_the_one_that_takes_most_successes() -> None:
+    def withheld(name: str, value: float, logprob: float, *, solved: bool) -> Edge:
+        made = ends(name, 1, 0.0, value=value)
+        made.action = replace(made.action, logprobs=(logprob,))
+        made.reward, made.own_reward = None, float(solved)
+        return made
+
+    # V is right by 0.02 where λ may cost at most 0.01 a nat, and wrong by 0.1 where λ must give 0.05.
+    by_value = tree(withheld("a", 0.52, -3.0, solved=True), withheld("b", 0.50, -1.0, solved=False))
+    by_policy = tree(withheld("a", 0.60, -3.0, solved=False), withheld("b", 0.50, -1.0, solved=True))
+    assert best_weight([by_value], "leaf") == 0.0
+    assert best_weight([by_policy, by_policy, by_value], "leaf") == 0.1
+    assert best_weight([by_value, by_policy, by_value], "leaf") == 0.0
+    assert best_weight([], "leaf") == 0.1

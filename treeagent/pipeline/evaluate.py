@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -34,8 +34,10 @@ from treeagent.pipeline.play import OnEnd, play, playable_together, replan
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.report.describe import ending, observation, steps
+from treeagent.search.decide import best_weight
 from treeagent.search.node import Tree
-from treeagent.store import shards, write_atomic
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shards, write_atomic
 from treeagent.types import Split
 from treeagent.visible import visible
 
@@ -75,17 +77,41 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
             f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "
             "the policy finds likeliest. `treeagent update` fits a head"
         )
+    weights = validated_weights(config, run, progress, evaluations)
     jobs_by_stage: dict[str, list[EvaluationJob]] = {}
     for checkpoint, mode in evaluations:
         stage = evaluation_stage(checkpoint.name, mode)
+        weight = weights.get((checkpoint, mode), config.evaluate.weight)
+        weighed = replace(config, evaluate=replace(config.evaluate, likelihood_weight=weight))
         jobs_by_stage[stage] = [
-            EvaluationJob(config, checkpoint, stage, index, batch, run.trees, mode, run.episodes)
+            EvaluationJob(weighed, checkpoint, stage, index, batch, run.trees, mode, run.episodes)
             for index, batch in enumerate(batches(config, run, config.evaluate.places))
         ]
         run.record_checkpoint(stage, checkpoint)
     rows = play_jobs(run, progress, jobs_by_stage, config, "evaluate")
     write_atomic(run.results, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return rows
+
+
+def validated_weights(
+    config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]
+) -> dict[tuple[Path, Mode], float]:
+    """The λ of each search whose choice of ends solves the most validation tasks, if the settings ask for it."""
+    if config.evaluate.likelihood_weight != "validation":
+        return {}
+    jobs_by_stage: dict[str, list[EvaluationJob]] = {}
+    searches = {f"weigh-{each.name}-{mode}": (each, mode) for each, mode in evaluations if mode != "greedy"}
+    for stage, (checkpoint, mode) in searches.items():
+        jobs_by_stage[stage] = [
+            EvaluationJob(config, checkpoint, stage, index, batch, run.trees, mode, run.episodes, split="validation")
+            for index, batch in enumerate(batches(config, run, range(config.update.validation_tasks)))
+        ]
+        run.record_checkpoint(stage, checkpoint)
+    play_jobs(run, progress, jobs_by_stage, config, "weigh")
+    return {
+        search: best_weight(list(read_as(from_record, run.trees, stage)), config.evaluate.decision)
+        for stage, search in searches.items()
+    }
 
 
 def play_jobs(
@@ -104,6 +130,8 @@ def play_jobs(
         if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
             row["token_limit"] = limit
             row["planning_tokens"] = sum(outcome.planning_tokens for outcome in outcomes)
+        if job.mode != "greedy":
+            row["likelihood_weight"] = job.config.evaluate.weight
         run.finish(job.name, row)
 
     waiting: list[EvaluationJob] = []

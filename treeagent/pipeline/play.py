@@ -102,7 +102,7 @@ def _plan(mode: Mode, tree: Tree, config: RunConfig) -> Sequence[Edge]:
     """The edges of a finished tree to take."""
     if resolve("search.method", mode, METHODS).takes_visited:
         return most_visited_path(tree)
-    return best_path(tree, config.evaluate.decision, config.evaluate.likelihood_weight)
+    return best_path(tree, config.evaluate.decision, config.evaluate.weight)
 
 
 def _found_success(tree: Tree) -> bool | None:

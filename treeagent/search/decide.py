@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from treeagent.search.gumbel import best_root_edge, improved_policy, is_explored
-from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_logprob, path_return
+from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_logprob, path_return, succeeds
 
 Decision = Literal["visits", "value", "leaf", "gumbel"]
+_WEIGHTS = (0.1, 0.0, 0.03, 0.3, 1.0)
+"""The λ that ``best_weight`` chooses from. Ties go to the first, the default."""
 
 
 def best_path(tree: Tree, decision: Decision = "leaf", likelihood_weight: float = 0.0) -> list[Edge]:
@@ -36,6 +38,11 @@ def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: fl
     where ℓ is the ``mean_logprob`` of the path and V replaces a withheld reward; then the likelier, the nearer one."""
     total = path_return(path, tree.discount) + likelihood_weight * mean_logprob(path)
     return node.terminated, total, path_logprob(path), -len(path)
+
+
+def best_weight(trees: Sequence[Tree], decision: Decision) -> float:
+    """The λ with which ``best_path`` takes a success in the most of these trees, whose rewards were told afterwards."""
+    return max(_WEIGHTS, key=lambda weight: sum(succeeds(best_path(tree, decision, weight)) for tree in trees))
 
 
 def most_visited_path(tree: Tree) -> list[Edge]:

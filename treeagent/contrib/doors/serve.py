@@ -92,7 +92,7 @@ class Planner:
         state, actions = await self._state(task, said, job), self._plans.get(key)
         if actions is None:
             tree = await self._grow(task, state, len(said), job)
-            path = best_path(tree, self.config.evaluate.decision, self.config.evaluate.likelihood_weight)
+            path = best_path(tree, self.config.evaluate.decision, self.config.evaluate.weight)
             actions, job.value = [edge.action for edge in path], path_return(path, tree.discount) if path else None
         if not actions:
             [proposal] = await self._actors.greedy.propose([state], 1, [0])

@@ -148,7 +148,7 @@ def _chosen(tree: Tree, config: RunConfig, kind: str) -> set[int]:
     if kind == "training":
         return {id(edge) for edge in best_path(tree, "visits")}
     settings = config.evaluate
-    return {id(edge) for edge in best_path(tree, settings.decision, settings.likelihood_weight)}
+    return {id(edge) for edge in best_path(tree, settings.decision, settings.weight)}
 
 
 def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:
