@@ -58,7 +58,9 @@ def watched_states(trees: Sequence[Tree]) -> Iterator[Watched]:
             return (*rejected, "ends wrong") if over else rejected
 
         for path, node in tree.walk():
-            actions = tuple((edge.action.token_ids, kinds(edge)) for edge in node.edges if edge.visits)
+            tried = [(edge.action.token_ids, kinds(edge)) for edge in node.edges if edge.visits]
+            # Independent episodes keep equal actions as edges of their own: one that leads to a success stands for all.
+            actions = tuple(dict(sorted(tried, key=lambda each: "chosen" in each[1])).items())
             names = {name for _, found in actions for name in found}
             if "chosen" in names and len(names) > 1:
                 yield Watched(tree.prompt_ids(path), actions)
