@@ -97,4 +97,4 @@ def test_the_weight_of_the_likelihood_is_the_one_that_takes_most_successes() -> 
     assert best_weight([by_value], "leaf") == 0.0
     assert best_weight([by_policy, by_policy, by_value], "leaf") == 0.1
     assert best_weight([by_value, by_policy, by_value], "leaf") == 0.0
-    assert best_weight([], "leaf") == 0.1
+    assert best_weight([tree()], "leaf") == 0.1  # a search that failed at once

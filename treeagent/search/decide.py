@@ -42,7 +42,12 @@ def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: fl
 
 def best_weight(trees: Sequence[Tree], decision: Decision) -> float:
     """The λ with which ``best_path`` takes a success in the most of these trees, whose rewards were told afterwards."""
-    return max(_WEIGHTS, key=lambda weight: sum(succeeds(best_path(tree, decision, weight)) for tree in trees))
+
+    def taken(weight: float) -> int:
+        paths = (best_path(tree, decision, weight) for tree in trees)
+        return sum(succeeds(path) for path in paths if path)  # a search that failed at once has no path
+
+    return max(_WEIGHTS, key=taken)
 
 
 def most_visited_path(tree: Tree) -> list[Edge]:
