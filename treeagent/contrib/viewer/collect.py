@@ -3,7 +3,7 @@
 import base64
 import gzip
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from treeagent.visible import visible
 
 _PIECE = 1 << 20
 """Bytes of JSON after which a new piece begins. Opening a tree unpacks its whole piece, so pieces are small."""
-_PLANS = "evaluate-"
-"""Prefix of the names of plan shards. Episodes that were played after these plans are in shards of the same name."""
+_PLANS = ("evaluate-", "weigh-")
+"""Prefixes of the names of plan shards. Episodes that were played after these plans are in shards of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,11 @@ def _packed(run: Run, name: str, index: int, kind: str) -> Iterator[tuple[Tree, 
     plans, episodes = name.startswith(_PLANS), dict[str, Tree]()
     if plans and any(shard_place(file) == (name, index) for file in shards(run.episodes, name)):
         episodes = {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, index)}
+    evaluation = run.config.evaluate
+    weight = run.stages().get(name, {}).get("likelihood_weight", evaluation.weight)  # as validation tasks chose it
+    config = replace(run.config, evaluate=replace(evaluation, likelihood_weight=weight))
     for tree in read_as(from_record, run.trees, name, index):
-        yield tree, pack(tree, run.config, "plan" if plans else "training", episodes.get(tree.task.id))
+        yield tree, pack(tree, config, "plan" if plans else "training", episodes.get(tree.task.id))
 
 
 def _array(written: Sequence[bytes]) -> bytes:
