@@ -216,7 +216,7 @@ class DPOTraining(DPOLoss, Training):
     """Preference optimisation on sibling pairs."""
 
     rates: ClassVar[tuple[float, float]] = (2e-5, 1e-6)
-    batch_size: Count = 16  # pairs of one tree share their prompts, so these cost no more than 8 others
+    batch_size: Count = 16  # pairs of one tree share their prompts
 
 
 @dataclass(frozen=True, config=_STRICT)
