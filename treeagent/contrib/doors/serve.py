@@ -210,8 +210,9 @@ class Server:
         head: Json = {"id": "planning", "object": "chat.completion.chunk", "created": 0, "model": self.model}
         choice = {"index": 0, "delta": {}, "finish_reason": None}
         try:
-            while not (await asyncio.wait([work], timeout=0.2))[0] and not await request.is_disconnected():
+            while not work.done() and not await request.is_disconnected():
                 yield wire.event(head | {"choices": [choice]} | _told([], job))
+                await asyncio.wait([work], timeout=0.2)
         finally:
             if not work.done():
                 work.cancel()
