@@ -98,6 +98,7 @@ VARIANTS: Mapping[str, Variant] = {
     "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000"), CHAIN_SEARCH),
     "chains-dpo": Variant(("dpo",), TRAJECTORY, CHAIN_SEARCH),
     "chains-grpo": Variant(("grpo",), (*FLAT_GRPO, *BARE), CHAIN_SEARCH),
+    "chains-grpo-anchor": Variant(("grpo",), FLAT_GRPO, CHAIN_SEARCH),  # imitates successes, as the recipe's "grpo"
     "agent-q": Variant(("dpo",), ("update.pairs.rule=all",), CRITIC_SEARCH),
     "states": Variant(("rft",)),
     "distil": Variant(("distil",)),

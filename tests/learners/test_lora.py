@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint, with_adapter
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
+from treeagent.learners import common
 from treeagent.learners.common import Hooks, TrainResult
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
@@ -64,6 +66,29 @@ def packed(
 
 
 LEARNERS = pytest.mark.parametrize("learn", [rft, dpo, grpo, packed])
+
+
+def test_in_bfloat16_an_adapter_learns_the_same_without_copies_of_its_inputs(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, rows = SFTConfig(max_steps=4, batch_size=4, precision="bfloat16", validate_every=2), token_rows(10)
+
+    def trained() -> tuple[torch.Tensor, set[torch.dtype]]:
+        model, seen = adapted(), set[torch.dtype]()
+        for name, each in model.named_parameters():
+            if "lora_" not in name:
+                each.data = each.data.to(torch.bfloat16)
+        for name, module in model.named_modules():
+            if name.endswith("down_proj.lora_A.default"):
+                module.register_forward_pre_hook(lambda _, given: seen.add(given[0].dtype) if model.training else None)
+        train_sft(model, tokenizer, rows, config, validate=lambda: logprobs(model, rows[0].token_ids).sum().item())
+        return adapter_weights(model), seen
+
+    weights, seen = trained()
+    assert seen == {torch.bfloat16}
+    monkeypatch.setattr(common, "disable_input_dtype_casting", lambda model: nullcontext())
+    expected, seen = trained()
+    assert seen == {torch.float32} and torch.equal(weights, expected)
 
 
 def test_a_new_adapter_changes_nothing_and_its_seed_is_its_own(model: LlamaForCausalLM) -> None:

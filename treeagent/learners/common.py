@@ -8,7 +8,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import PeftModel
+from peft.helpers import disable_input_dtype_casting
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -216,8 +217,11 @@ class Learner(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         step = self.state.global_step + 1
+        # PEFT makes a float32 copy of each layer's input, which autocast at once turns back into bfloat16.
+        copies = isinstance(self.model, PeftModel) and self.args.bf16
         try:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            with disable_input_dtype_casting(self.model) if copies else nullcontext():
+                loss = super().training_step(model, inputs, num_items_in_batch)
         except torch.OutOfMemoryError as error:
             raise UserError(
                 f"step {step} of a training ran out of memory ({str(error).partition(chr(10))[0]}): halve its "
