@@ -65,3 +65,14 @@ def test_common_prefixes_are_read_once_and_give_the_same_head(
     assert loss == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(weights(packed), weights(padded), atol=1e-4, rtol=0)
     assert read[0] < 0.5 * read[1]
+
+
+def test_states_are_read_in_the_number_format_of_training(model: LlamaForCausalLM) -> None:
+    losses, seen = list[float](), set[torch.dtype]()
+    for precision in ("float32", "bfloat16"):
+        with model.model.layers[0].mlp.down_proj.register_forward_hook(lambda _, given, out: seen.add(out.dtype)):
+            config = ValueConfig(epochs=5, precision=precision)
+            losses.append(fit_value(model, ValueHead(HIDDEN), told_rows(80), config).held_out_loss)
+        assert seen == {getattr(torch, precision)}
+        seen.clear()
+    assert losses[1] == pytest.approx(losses[0], abs=0.01)

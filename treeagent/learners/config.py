@@ -155,6 +155,8 @@ class ValueConfig:
     """Positions of one optimiser step."""
     forward_batch_size: int = 32
     """Rows of one forward pass of the frozen policy."""
+    precision: Precision = "float32"
+    """Number format of this forward pass: that of the policy's training, and with it of its sampling."""
     held_out: float = 0.2
     """Share of the tasks held out."""
     patience: int = 5

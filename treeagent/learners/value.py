@@ -65,8 +65,7 @@ def fit_value(
         counts = accumulate(len(row.value_positions) for row in some)
         some = some[: sum(count < _CHOSEN_BY for count in counts) + 1]
         head.to(model.device).choose(features(model, head, some, config.forward_batch_size)[:_CHOSEN_BY])
-    train = _states(model, head, training_rows, config.forward_batch_size)
-    test = _states(model, head, held_out, config.forward_batch_size)
+    train, test = _states(model, head, training_rows, config), _states(model, head, held_out, config)
     head.standardise(train[0])
     optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
     shuffler = torch.Generator().manual_seed(config.seed)
@@ -128,11 +127,13 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 
 
 @torch.no_grad()
-def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
+def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> tuple[Tensor, Tensor]:
     """The inputs of the head, (positions, features), and the rescaled targets, (positions,)."""
     rows = sorted(rows, key=lambda row: len(row.token_ids))
     targets = torch.tensor([target for row in rows for target in row.value_targets], device=model.device)
-    return features(model, head.to(model.device), rows, batch_size), head.rescale(targets)
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        read = features(model, head.to(model.device), rows, config.forward_batch_size)
+    return read, head.rescale(targets)
 
 
 @torch.no_grad()

@@ -77,7 +77,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             checkpoint.model,
             head,
             sample_value_rows(read_trees(run.trees), config, head.reward_range),
-            ValueConfig(seed=config.seed),
+            ValueConfig(precision=config.precision(config.policy), seed=config.seed),
             # The epoch is the step, so that a repeated fit overwrites its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
@@ -165,7 +165,8 @@ def train_policy(
 ) -> dict[str, Any]:
     """Update the policy, refit the value head if outcomes of two tasks or more are known, and save both. Returns the
     facts of the stage."""
-    config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
+    config, settings = job.config, job.config.update
+    fitting = ValueConfig(precision=config.precision(config.policy), seed=config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
     head, tokenizer = build.value_head(loaded, config), loaded.tokenizer
     model = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))

@@ -73,7 +73,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         result = train_sft(model, tokenizer, rows, sft, head=head, **training_hooks(on_event, "warm_start", scratch))
     if config.value_reads != "hidden":  # a head on log-probabilities is fitted once the policy's weights are final
         head = value_head(checkpoint, config)
-        fit_value(model, head, sample_rows(rows, config), ValueConfig(seed=config.seed))
+        fitting = ValueConfig(precision=config.precision(config.policy), seed=config.seed)
+        fit_value(model, head, sample_rows(rows, config), fitting)
     save_checkpoint(replace(checkpoint, head=head), out)
     most_steps = config.environment.max_steps
     warnings = warm_start_alarms(cut_off, len(outcomes), most_steps, len(collected), len(rows))
