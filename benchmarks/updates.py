@@ -215,14 +215,15 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
             out = shared_run.checkpoints / written
             job_of = TrainJob(settings, checkpoint, method, shared_run.trees, [COLLECTED], out)
             [checkpoint] = learn(settings, shared_run, progress, [job_of])
-        asked = [(policy, mode) for mode in job.modes for policy in (start, checkpoint)]
+        policies = (checkpoint,) if variant.search else (start, checkpoint)
+        asked = [(policy, mode) for mode in job.modes for policy in policies]
         found = evaluate(shared_run.config, shared_run, progress, asked)
         figures = validation_figures(shared_run.metrics(), name)
         for (policy, mode), row in zip(asked, found, strict=True):
             if policy == checkpoint:
                 yield _row(arm_of(name, mode), job.seed, learnt, shared_run, row, figures)
                 print(f"seed {job.seed} {arm_of(name, mode)}: {100 * row['success']:.1f} %", flush=True)
-            elif not variant.search:
+            else:
                 yield _row(arm_of("before", mode), job.seed, plain, shared_run, row, {})
 
 
