@@ -5,8 +5,11 @@ import random
 import pytest
 import torch
 from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, made, narrowed
+from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
 from toy_llama import plain_logprobs
 from transformers import PreTrainedModel
+from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator
@@ -73,3 +76,12 @@ def test_sampling_over_shared_prefixes_is_the_plain_forward_pass(family: str) ->
     before = generator.usage.cached_tokens
     assert_plain(model, longer, draw(generator, longer))
     assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on CUDA a mask and grouped heads together have no fast kernel")
+def test_grouped_keys_are_not_copied_on_a_cpu() -> None:
+    query, keys = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8)
+    assert use_gqa_in_sdpa(torch.zeros(1, 1, 3, 5), keys, keys)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        scaled_dot_product_attention(query, keys, keys, attn_mask=torch.zeros(1, 1, 3, 5), enable_gqa=True)
+    assert any("flash_attention" in event.key for event in profiled.key_averages())

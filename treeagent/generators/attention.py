@@ -4,6 +4,7 @@ A four-dimensional attention mask replaces the model's own, so it must include s
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,9 @@ from treeagent.types import UserError
 
 _SIZES = {"full_attention": "", "sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """For each kind of layer, the name of the configuration's setting with the size of its window, as in transformers."""
+if not torch.cuda.is_available():
+    # Else transformers copies the keys of grouped heads once for each head. PyTorch's CPU kernel needs no copies.
+    os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
 
 
 def base_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
