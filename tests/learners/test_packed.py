@@ -28,11 +28,11 @@ from transformers import (
 )
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.learners.common import TrainResult
+from treeagent.learners.common import TrainResult, padded
 from treeagent.learners.config import DPOConfig, GRPOConfig, PolicyLoss, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.packed import Packed, pack, pack_mask, states_at, why_unpackable
+from treeagent.learners.packed import Packed, pack, pack_mask, pack_prefixes, states_at, why_unpackable
 from treeagent.learners.sft import train_sft
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.tokens import TokenRow
@@ -156,6 +156,20 @@ def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[
             found = all_seen[number, column].nonzero().flatten() + number * width
             assert sorted(path[: depth + 1]) == found.tolist()
     assert count * width <= len(rows) * max(max(map(len, rows)), most_tokens)
+
+
+def test_rows_that_share_nothing_run_without_a_mask() -> None:
+    model, shuffler, masks = make_model(), random.Random(0), list[Tensor | None]()
+    rows = [tokens(shuffler, 9), tokens(shuffler, 8)]
+    model.model.layers[0].register_forward_pre_hook(
+        lambda layer, args, named: masks.append(named["attention_mask"]), with_kwargs=True
+    )
+    with pack_prefixes(model):
+        together = model(**padded(rows), use_cache=False).logits
+    assert masks == [None]
+    for row, logits in zip(rows, together, strict=True):
+        expected = model(input_ids=torch.tensor([row]), use_cache=False).logits[0]
+        torch.testing.assert_close(logits[: len(row)], expected)
 
 
 def tree_rows(model: nn.Module) -> list[AdvantageRow]:

@@ -41,10 +41,10 @@ class Packed:
     """(rows, longest): the index of each token of a row in the flattened packs; 0 beyond the row."""
 
 
-def _cost(rows: int, width: int, hidden_size: int) -> int:
+def _cost(rows: int, width: int, hidden_size: int, seen: float = 1) -> float:
     """The relative cost of (rows, width) tokens: a layer takes about 12 d² multiplications per token, and 2 d for each
-    token that it attends to."""
-    return rows * width * (6 * hidden_size + width)
+    of the ``seen`` share of a row that attention reads for a token."""
+    return rows * width * (6 * hidden_size + seen * width)
 
 
 def pack(rows: Sequence[Sequence[int]], hidden_size: int, most_tokens: int = _MOST_TOKENS) -> Packed:
@@ -140,13 +140,16 @@ class Packing:
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         real[:, 0] |= ~real.any(1)  # a row of padding alone
         rows = [row[seen].tolist() for row, seen in zip(ids, real, strict=True)]
-        packed = pack(rows, self._hidden_size)
+        packed, size = pack(rows, self._hidden_size), self._hidden_size
         packs, width = packed.ends.shape
         longest = max(map(len, rows))
-        self._packs = _cost(packs, width, self._hidden_size) <= _SAVING * _cost(len(rows), longest, self._hidden_size)
+        # Padding at the end needs no mask. Without one, attention skips what follows a token, half of a row.
+        at_end = mask is None or bool((mask[:, 1:] <= mask[:, :-1]).all())
+        separate = _cost(len(rows), longest, size, 0.5 if at_end else 1)
+        self._packs = _cost(packs, width, size) <= _SAVING * separate
         if not self._packs:
             self.flat_indices = torch.arange(ids.numel(), device=ids.device).view_as(ids)
-            return None
+            return (args, {**named, "attention_mask": None}) if at_end else None
         computed = packed.flat_indices[torch.arange(longest) < real.sum(1, keepdim=True).cpu()]
         self.flat_indices = torch.zeros_like(ids).masked_scatter(real, computed.to(ids.device))
         inputs = {
