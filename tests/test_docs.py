@@ -56,6 +56,9 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert link.startswith("https://") or (page.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\((?!https:)([^)#\s]*)#([^)\s]+)\)", text):
+        headings = re.findall(r"^#+ (.*)$", (page.parent / link).read_text() if link else text, re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
     for path in re.findall(
         r"\b((?:configs|tests|benchmarks|examples|treeagent|docs)/[\w/.-]+\.(?:py|toml|yaml|md))\b", text
     ):
