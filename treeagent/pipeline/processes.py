@@ -159,13 +159,16 @@ class Processes:
 
     def close(self) -> None:
         """End the idle workers; one that has not closed its environments after ``_CLOSE_SECONDS`` is killed."""
-        for pipe in self._workers:
-            pipe.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        for process in self._workers.values():
-            process.join(max(deadline - time.monotonic(), 0.0))
-            process.kill()
-            process.join()
+        try:
+            for pipe in self._workers:
+                pipe.close()
+            for process in self._workers.values():
+                process.join(max(deadline - time.monotonic(), 0.0))
+        finally:  # also after a Ctrl-C in between, or the exit of this process would wait for a worker forever
+            for process in self._workers.values():
+                process.kill()
+                process.join()
         for lifeline in self._lifelines:
             lifeline.close()
         self._workers, self._lifelines = {}, []
