@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 
 from treeagent.config import RunConfig, load_config
 from treeagent.loop import quickstart
+from treeagent.pipeline import opening
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.opening import fit_to_machine, for_checkpoint, opened
 from treeagent.pipeline.progress import QuietProgress
@@ -40,28 +41,30 @@ def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib << 30))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
+    monkeypatch.setattr(opening, "multiplies_bfloat16", lambda: bool(flags))
 
 
 @pytest.mark.parametrize(
     ("machine", "settings", "chosen"),
     [
-        ((2, 24, ["amx_bf16"]), [], (2, 1, "bfloat16")),
-        ((64, 256, []), [], (8, 8, "auto")),
-        ((64, 5, []), [], (1, 16, "auto")),  # 0.14 GiB of weights, 1 of cache and 1.5 of its own: two do not fit
-        ((8, 24, []), ["workers=2"], (2, 4, "auto")),
-        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32")),
-        ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
-        ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
+        ((2, 24, ["amx_bf16"]), [], (2, 1, "bfloat16", "bfloat16")),
+        ((2, 24, ["avx512_bf16"]), [], (2, 1, "auto", "bfloat16")),
+        ((64, 256, []), [], (8, 8, "auto", "auto")),
+        ((64, 5, []), [], (1, 16, "auto", "auto")),  # 0.14 GiB of weights, 1 of cache, 1.5 of its own: two do not fit
+        ((8, 24, []), ["workers=2"], (2, 4, "auto", "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32", "bfloat16")),
+        ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto", "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto", "auto")),
     ],
     indirect=["machine"],
 )
 def test_a_large_model_gets_cores_and_number_format_of_the_machine(
-    machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str]
+    machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str, str]
 ) -> None:
     config, told = fit_to_machine(
         load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings])
     )
-    assert (config.workers, config.threads, config.policy.dtype) == chosen
+    assert (config.workers, config.threads, config.policy.dtype, config.training.precision) == chosen
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm"}.intersection(settings))
 
 

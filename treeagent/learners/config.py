@@ -31,8 +31,8 @@ class TrainingConfig:
     """Forward passes per optimiser step (gradient accumulation). If memory is short, raise it and lower batch_size."""
     precision: Literal["auto", Precision] = "auto"
     """Number format of the forward pass in training; "bfloat16" means mixed precision. "auto" means "bfloat16" on a GPU
-    that computes in it and, for a policy of 30 million weights or more, on a processor with AMX; otherwise
-    "float32"."""
+    that computes in it and, for a policy of 30 million weights or more, on a processor that multiplies it faster than
+    float32; otherwise "float32"."""
     gradient_checkpointing: bool = False
     """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time."""
     save_every: Count = 100
