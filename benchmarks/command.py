@@ -19,6 +19,7 @@ SEEDED = ("seed", "workers", "mirror", "evaluate.first_task")
 
 
 _RESOLVED = {
+    ("policy.cache_bytes", "0"): "1073741824",
     ("training.precision", "'auto'"): "'float32'",
     **{(f"update.{name}.learning_rate", "None"): "0.0001" for name in ("rft", "distil", "reward")},
     **{(f"update.{name}.learning_rate", "None"): "2e-05" for name in ("dpo", "grpo")},

@@ -32,6 +32,7 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.agent.policy import HeadValue
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import RunConfig
+from treeagent.generators.config import CACHE_BYTES
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
@@ -82,7 +83,9 @@ def search_cost(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> 
     readers = {id(full_policy.generator): full_policy.generator.usage}
     if isinstance(value, HeadValue):
         if own_copy:
-            generator = LocalGenerator(load_checkpoint(policy).model, cache_bytes=config.policy.cache_bytes)
+            generator = LocalGenerator(
+                load_checkpoint(policy).model, cache_bytes=config.policy.cache_bytes or CACHE_BYTES
+            )
             value = HeadValue(generator, value.chat, value.head)
         readers[id(value.generator)] = value.generator.usage
     dynamics = env_dynamics(instances(config), config, "cost")

@@ -113,8 +113,9 @@ class PolicyConfig(ModelConfig):
     """Constrained decoding of calls that fit a tool. Unset: true for a pretrained model and ``generator`` "local"."""
     context: Literal["refuse", "drop"] = "refuse"
     """If a prompt becomes too long, "refuse" ends the episode, "drop" replaces the oldest observations by a note."""
-    cache_bytes: Count = 1 << 30
-    """Most bytes of each worker's cache of keys and values of prefixes, for ``generator`` "local"."""
+    cache_bytes: Annotated[int, Field(ge=0)] = 0
+    """Most bytes of each worker's cache of keys and values of prefixes, for ``generator`` "local"; 0 chooses by model
+    and machine."""
 
     @property
     def is_structured(self) -> bool:

@@ -61,11 +61,27 @@ def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str, str]
 ) -> None:
-    config, told = fit_to_machine(
-        load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings])
-    )
+    config, told = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
     assert (config.workers, config.threads, config.policy.dtype, config.training.precision) == chosen
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm"}.intersection(settings))
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "gib"),
+    [
+        ((1, 24, []), [], (24 - 1.5) / 2),
+        ((2, 24, []), [], (12 - 1.5) / 2),
+        ((1, 2, []), [], 1),
+        ((1, 24, []), ["policy.cache_bytes=2147483648"], 2),
+        ((1, 24, []), ["policy.generator=vllm"], 1),
+    ],
+    indirect=["machine"],
+)
+def test_a_large_model_keeps_prompts_in_half_of_the_memory_that_is_left(
+    machine: None, large: Path, settings: list[str], gib: float
+) -> None:
+    config, _ = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
+    assert config.policy.cache_bytes / 2**30 == pytest.approx(gib, abs=0.1)  # the weights take 0.14 GiB
 
 
 class Mute(Doors):

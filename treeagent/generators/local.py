@@ -33,6 +33,7 @@ from treeagent.generators.attention import (
     windowed,
 )
 from treeagent.generators.base import Generator, Ids, Pause, Sample, SampleRequest, Usage, prefix_trie
+from treeagent.generators.config import CACHE_BYTES
 from treeagent.types import UserError
 
 Row = TypeVar("Row")
@@ -135,7 +136,7 @@ class LocalGenerator(Generator):
         self,
         model: PreTrainedModel | PeftModel,
         *,
-        cache_bytes: int = 1 << 30,
+        cache_bytes: int = CACHE_BYTES,
         max_rows: int = 128,
         vocabulary: int = sys.maxsize,
     ) -> None:

@@ -31,7 +31,7 @@ from treeagent.envs.pool import EnvPool
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ModelConfig, ScratchConfig
+from treeagent.generators.config import CACHE_BYTES, ModelConfig, ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import Grammar, make_grammar, openai_tools
@@ -187,7 +187,7 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint that is in memory. Call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(
-        checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer)
+        checkpoint.model, cache_bytes=config.policy.cache_bytes or CACHE_BYTES, vocabulary=len(checkpoint.tokenizer)
     )
     policy = _policy(generator, checkpoint.tokenizer, config)
     generator.shared = policy.chat.shared_ids()

@@ -15,6 +15,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.envs.base import Env, EnvWrapper
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import CACHE_BYTES
 from treeagent.generators.local import LocalGenerator
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
@@ -116,7 +117,7 @@ def _writer(config: RunConfig, world: Path) -> Writer:
         tokenizer = load_tokenizer(world)
     else:
         checkpoint = _loaded(world, settings.dtype, settings.device_map, merged=True)
-        generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+        generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes or CACHE_BYTES)
         tokenizer = checkpoint.tokenizer
     return LocalWriter(generator, ChatFormat(tokenizer), settings.max_new_tokens)
 

@@ -20,6 +20,7 @@ from treeagent.config import COMPARING, LARGE, Method, RunConfig, Tracker, load_
 from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
+from treeagent.generators.config import CACHE_BYTES
 from treeagent.generators.scratch import CHAT_TEMPLATE
 from treeagent.pipeline.build import GENERATORS
 from treeagent.pipeline.demonstrate import require_demonstrator
@@ -169,13 +170,15 @@ def fit_to_machine(
     config: RunConfig, checkpoint: str | Path | None = None, begun: RunConfig | None = None
 ) -> tuple[RunConfig, str]:
     """The settings with the values that they leave to the machine (``workers``, ``threads``, ``policy.dtype``,
-    ``training.precision``), and a sentence that states the choice, if any.
+    ``policy.cache_bytes``, ``training.precision``), and a sentence that states the choice, if any.
 
     Workers with one thread each use the cores best. They get more only if memory has no room for more copies of the
-    weights, or there are ``_MOST_WORKERS``. A resumed run keeps the number formats with which it was ``begun``.
+    weights, or there are ``_MOST_WORKERS``. The cache gets half of the memory that is left
+    to a worker, or a quarter of a GPU's: prompts that it can't hold are computed again at every turn. A resumed run
+    keeps the number formats with which it was ``begun``.
     """
     policy, name, said = config.policy, checkpoint or config.policy.model, ""
-    dtype, precision = policy.dtype, config.training.precision
+    dtype, precision, cache = policy.dtype, config.training.precision, policy.cache_bytes or CACHE_BYTES
     counted = name is not None and policy.on_cpu and policy.generator == "local"
     weights, own = count_weights(str(name)) if counted else (0, torch.float32)
     if large := weights >= LARGE:
@@ -185,26 +188,32 @@ def fit_to_machine(
             dtype = begun.policy.dtype if begun else "bfloat16" if amx else "auto"
         if precision == "auto":
             precision = begun.training.precision if begun else "bfloat16" if multiplies_bfloat16() else "auto"
-    elif not policy.on_cpu and precision == "auto" and torch.cuda.is_available():
-        supported = torch.cuda.is_bf16_supported(including_emulation=False)
-        precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
-        said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
+    elif not policy.on_cpu and torch.cuda.is_available():
+        if not policy.cache_bytes:
+            cache = max(cache, torch.cuda.get_device_properties().total_memory // 4)
+        if precision == "auto":
+            supported = torch.cuda.is_bf16_supported(including_emulation=False)
+            precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
+            said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize if large else 0
     workers, threads, cores = config.workers, config.threads, len(os.sched_getaffinity(0))
+    memory: int = psutil.virtual_memory().total
     if not workers:
-        room: int = psutil.virtual_memory().total // (size + policy.cache_bytes + _WORKER_BYTES)
+        room = memory // (size + cache + _WORKER_BYTES)
         workers = max(min(cores // (threads or 1), room, _MOST_WORKERS), 1)
         if not policy.on_cpu or "vllm" in (policy.generator, config.world.generator):
             workers = 1
     threads = threads or (max(min(cores // workers, torch.get_num_threads(), _MOST_THREADS), 1) if large else 1)
-    training = replace(config.training, precision=precision)
-    chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype), training=training)
+    if large and not policy.cache_bytes:
+        cache = max(cache, (memory // workers - size - _WORKER_BYTES) // 2)
+    policy, training = replace(policy, dtype=dtype, cache_bytes=cache), replace(config.training, precision=precision)
+    chosen = replace(config, workers=workers, threads=threads, policy=policy, training=training)
     if large:
         sampled = str(own).removeprefix("torch.") if dtype == "auto" else dtype
         said = (
-            f"{name}: {weights / 1e6:,.0f} million weights sample in {sampled} ({size / 2**30:.1f} GiB a worker) and "
-            f"train in {chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, "
-            "training.precision, workers and threads change this)"
+            f"{name}: {weights / 1e6:,.0f} million weights sample in {sampled} ({size / 2**30:.1f} GiB a worker, and "
+            f"{cache / 2**30:.1f} for keys and values) and train in {chosen.precision(policy)}, workers {workers}, "
+            f"threads {threads} (policy.dtype, policy.cache_bytes, training.precision, workers and threads change this)"
         )
     return chosen, said
 
