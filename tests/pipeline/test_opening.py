@@ -15,7 +15,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.loop import quickstart
 from treeagent.pipeline import opening
 from treeagent.pipeline.folder import RunError
-from treeagent.pipeline.opening import fit_to_machine, for_checkpoint, opened
+from treeagent.pipeline.opening import fit_to_machine, for_checkpoint, opened, usable_memory
 from treeagent.pipeline.progress import QuietProgress
 
 
@@ -39,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     cores, gib, flags = request.param
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib << 30))
+    monkeypatch.setattr(opening, "usable_memory", lambda: gib << 30)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
     monkeypatch.setattr(opening, "multiplies_bfloat16", lambda: bool(flags))
 
@@ -82,6 +82,29 @@ def test_a_large_model_keeps_prompts_in_half_of_the_memory_that_is_left(
 ) -> None:
     config, _ = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
     assert config.policy.cache_bytes / 2**30 == pytest.approx(gib, abs=0.1)  # the weights take 0.14 GiB
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "content", "limit"),
+    [
+        ("0::/job/step", "job/memory.max", "4096", 4096),
+        ("0::/job/step", "job/step/memory.max", "max", 8192),
+        ("0::/../elsewhere", "memory.max", "4096", 4096),
+        ("4:memory:/job", "memory/job/memory.limit_in_bytes", "4096", 4096),
+        ("4:memory:/job", "memory/job/memory.limit_in_bytes", "9223372036854771712", 8192),
+        ("2:cpuset:/job", "job/memory.max", "4096", 8192),
+    ],
+)
+def test_the_memory_of_a_container_or_a_job_is_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, file: str, content: str, limit: int
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=8192))
+    process, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / file).parent.mkdir(parents=True)
+    (groups / file).write_text(content)
+    process.write_text(line)
+    assert usable_memory(process, groups) == limit
+    assert usable_memory(tmp_path / "none", groups) == 8192  # no control groups
 
 
 class Mute(Doors):

@@ -197,7 +197,7 @@ def fit_to_machine(
             said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize if large else 0
     workers, threads, cores = config.workers, config.threads, len(os.sched_getaffinity(0))
-    memory: int = psutil.virtual_memory().total
+    memory = usable_memory()
     if not workers:
         room = memory // (size + cache + _WORKER_BYTES)
         workers = max(min(cores // (threads or 1), room, _MOST_WORKERS), 1)
@@ -216,6 +216,19 @@ def fit_to_machine(
             f"threads {threads} (policy.dtype, policy.cache_bytes, training.precision, workers and threads change this)"
         )
     return chosen, said
+
+
+def usable_memory(process: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory that this process may use: the machine's, or fewer in a container or a batch job of Linux."""
+    limits: list[int] = [psutil.virtual_memory().total]
+    for line in process.read_text().splitlines() if process.is_file() else ():
+        kind, group = line.split(":", 2)[1:]
+        if kind in ("", "memory"):  # version 2 of control groups, and version 1
+            own = groups / kind / group.lstrip("/")
+            for folder in (own, *own.parents):  # a container may see its own group at the top
+                with suppress(OSError, ValueError):  # no such file, or no limit: "max"
+                    limits.append(int((folder / ("memory.limit_in_bytes" if kind else "memory.max")).read_text()))
+    return min(limits)
 
 
 def multiplies_bfloat16() -> bool:
