@@ -1,9 +1,11 @@
 """Sampling with shared prefixes against the plain forward pass, and which tokens go through the model."""
 
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 from toy_llama import make_grouped_model, plain_hidden, plain_logprobs, shared_model, tokenizer
@@ -197,3 +199,13 @@ def test_no_token_is_read_twice_along_a_path() -> None:
         generated += 18
         assert generator.usage.encoded_tokens - before.encoded_tokens == 1 + len(observation)
     assert generator.usage.generated_tokens == generated
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone keeps freed memory")
+def test_memory_of_a_forgotten_cache_returns_to_the_system() -> None:
+    generator = LocalGenerator(shared_model())
+    draw(generator, [ids(seed, 200) for seed in range(600)], count=1, new=1)
+    held, before = generator.cache.bytes, psutil.Process().memory_info().rss
+    generator.forget()
+    assert held > 40 << 20
+    assert before - psutil.Process().memory_info().rss > held / 2

@@ -9,9 +9,11 @@ new tokens, all at the same position, and the attention mask hides them from eac
 share a row in the same way.
 """
 
+import ctypes
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -156,6 +158,8 @@ class LocalGenerator(Generator):
 
     def forget(self) -> None:
         self.cache = PrefixCache(self.cache.capacity)
+        with suppress(OSError, AttributeError):  # glibc keeps freed memory, which the next training may need
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
     @torch.no_grad()
     def _cache_shape(self) -> tuple[int, int, int]:
