@@ -15,7 +15,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 """Number format of weights; "auto" takes the checkpoint's own."""
 
 CACHE_BYTES = 1 << 30
-"""Least size of a cache of prefixes whose size nobody has set."""
+"""Default size of the prefix cache: that of a small model, and the least of a large one."""
 LOCAL_SERVER = "http://localhost:8000/v1"
 """The default address of a vLLM server."""
 
