@@ -124,7 +124,8 @@ class GRPOLoss:
     """Weight of KL(policy || behaviour), in nats per token. The estimate is k3 times the importance ratio, so that its
     gradient is unbiased (DeepSeek-V3.2)."""
     anchor: NonNegative = 0.0
-    """Weight of an extra loss: the mean negative log-likelihood of tokens with a positive advantage."""
+    """Weight of an extra loss: the mean negative log-likelihood of tokens with a positive advantage. Most recipes use
+    0.5. Without it, many steps on the kinds "q" and "gae" can unlearn how to end an episode."""
     packed: bool = True
     """Draws the rows of a task into one batch, and computes the common prefix of the rows of a batch only once. The
     loss of a batch stays the same. Without effect for a model that trains on whole rows, such as one with sliding
