@@ -30,8 +30,8 @@ is flat GRPO (Shao et al. 2024). Agent Q's table, each policy alone and with tre
     .venv/bin/python -m benchmarks.updates --config quickstart --runs runs/quickstart --name agent_q \\
         --out runs/agent_q --modes greedy mcts --variants chains-rft chains-dpo agent-q dpo --seeds 0 1 2 3 4
 
-Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
-choose which weights each update keeps.
+Rows already recorded are kept, and unfinished runs are resumed. Validation tasks choose which weights each update
+keeps. ``--set`` wins over the settings of a variant: with an anchor set, "chains-grpo" has it too.
 """
 
 import os
