@@ -10,7 +10,8 @@ from treeagent.views.advantages.common import per_edge, relative, trajectory_ret
 
 def simpletir_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A by ``id`` of the edge: GRPO's, without the trajectories that have a void turn, one that holds no well-formed
-    call (SimpleTIR, Xue et al. 2025, section 3.3). They count in the mean and the deviation of the returns."""
+    call (SimpleTIR, Xue et al. 2025, section 3.3). They count in the mean and the deviation of the returns,
+    so that the advantages of the others need not sum to 0."""
     paths, returns = trajectory_returns(trees)
     kept = [
         (path, advantage)
@@ -23,7 +24,8 @@ def simpletir_advantages(trees: Sequence[Tree]) -> dict[int, float]:
 def aspo_advantages(trees: Sequence[Tree], delta: float = -2.0, clip: float = 0.7) -> dict[int, float]:
     """A by ``id`` of the edge: GRPO's, and for successes with a call the term clip(δ (p - mean p) / mean L, -k A, k A)
     (ASPO, Lin and Xu 2025, equation 2). p is the number of sampled tokens up to the first call, L that of the whole
-    trajectory, and their means are over these successes. ``delta`` is δ and ``clip`` is k, by default the paper's."""
+    trajectory, and their means are over these successes. ``delta`` is δ and ``clip`` is k, by default the paper's.
+    The clipped terms need not sum to 0."""
     paths, returns = trajectory_returns(trees)
     scored = relative(returns)
     calling = [place for place, path in enumerate(paths) if succeeds(path) and any(edge.action.call for edge in path)]
