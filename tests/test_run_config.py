@@ -52,6 +52,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_ones(key: str, near: s
     assert said.startswith(f"{key} is no setting: did you mean ") and near in said
 
 
+@pytest.mark.parametrize("key", ["search.method", "update.advantages.kind"])
+def test_a_name_that_no_seam_knows_is_refused_before_anything_runs(key: str) -> None:
+    said = sentence(None, f"{key}=grpoo")
+    assert said.startswith(f"{key}: 'grpoo' ") and '"module:Name"' in said
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     missing, broken, binary = (tmp_path / name for name in ("missing.toml", "broken.toml", "binary.toml"))
     broken.write_text("seed = 1\n[search]\nsimulations = =\n")

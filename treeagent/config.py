@@ -26,7 +26,8 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.search.config import SearchConfig, known_method
+from treeagent.seams import known
+from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.decide import Decision
 from treeagent.store import StoreError, regular
 from treeagent.types import REACHES_OUT, UserError
@@ -41,7 +42,7 @@ _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "distil", "dpo", "grpo"]
 COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 """Methods that compare the policy's log-probabilities with those of the samples."""
-Mode = Annotated[str, AfterValidator(lambda name: known_method(name, "greedy"))]
+Mode = Annotated[str, AfterValidator(lambda name: known("search.method", name, METHODS, "greedy"))]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 _PLUGS_IN = ("environment.name", "search.method", "evaluate.modes", "policy.generator", "policy.format")

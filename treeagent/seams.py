@@ -27,6 +27,13 @@ def names(seam: Seam, own: Mapping[str, str]) -> dict[str, str]:
     return {**added.get(seam, {}), **own}
 
 
+def known(seam: Seam, name: str, own: Mapping[str, str], *others: str) -> str:
+    """``name``, if it stands for something at a seam, is one of ``others`` or a "module:Name"; else a ValueError."""
+    if ":" not in name and name not in (listed := [*others, *names(seam, own)]):
+        raise ValueError(f'{name!r} is unknown: use one of {sorted(listed)} or your own "module:Name"')
+    return name
+
+
 def commands() -> Mapping[str, tuple[str, str]]:
     """The commands that ``treeagent.contrib`` adds: name to (module with ``app``, one line of help)."""
     found: Mapping[str, tuple[str, str]] = getattr(_contrib(), "COMMANDS", {})

@@ -278,5 +278,5 @@ def test_a_kind_may_be_a_function_of_ones_own() -> None:
     assert scored["A"] == 2.0 * hand_tree().root.edges[0].visits
     with pytest.raises(UserError, match="scales"):
         advantages([hand_tree()], AdvantageConfig(f"{__name__}:visits", {"scales": 2.0}))
-    with pytest.raises(UserError, match="tree_grpo"):
-        advantages([hand_tree()], AdvantageConfig("best"))
+    with pytest.raises(ValueError, match="tree_grpo"):
+        AdvantageConfig("best")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from treeagent.seams import names
+from treeagent.seams import known
 from treeagent.search.node import Budget
 from treeagent.types import REACHES_OUT
 
@@ -21,13 +21,7 @@ METHODS: Mapping[str, str] = {
 """The core's search methods."""
 
 
-def known_method(method: str, *others: str) -> str:
-    if ":" not in method and method not in (known := [*others, *names("search.method", METHODS)]):
-        raise ValueError(f"there is no search method {method!r}: use one of {sorted(known)} or your own module:Name")
-    return method
-
-
-Method = Annotated[str, AfterValidator(lambda name: known_method(name))]
+Method = Annotated[str, AfterValidator(lambda name: known("search.method", name, METHODS))]
 """The name of a search method, or ``"module:Name"``."""
 
 

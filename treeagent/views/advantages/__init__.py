@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent import seams
@@ -26,7 +26,7 @@ KINDS: Mapping[str, str] = {
 class AdvantageConfig:
     """How actions are scored."""
 
-    kind: str = "q"
+    kind: Annotated[str, AfterValidator(lambda name: seams.known("update.advantages.kind", name, KINDS))] = "q"
     """Formula of the advantage. "q" compares the search values of siblings, "gae" (PPO) compares each step with the
     value function, and "tree_grpo", "treerl", "gigpo", "grpo" and "rloo" compare the trajectories of a task's trees
     with each other. Or your own "module:function": it takes the trees of a task and returns A by ``id`` of the edge."""
