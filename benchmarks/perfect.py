@@ -57,7 +57,8 @@ def main() -> None:
     options = starting(__doc__, "updates_tireworld_steps", out="runs/perfect")
     options.add_argument("--config", default="envs/tireworld", help="a recipe of planning")
     options.add_argument("--trees", type=Path, required=True, help="where benchmarks.updates collected the trees")
-    options.add_argument("--variants", nargs="+", choices=[name for name in VARIANTS if not VARIANTS[name].search])
+    from_trees = [name for name, variant in VARIANTS.items() if not variant.search]
+    options.add_argument("--variants", nargs="+", required=True, choices=from_trees)
     options.add_argument("--grid", nargs="+", type=float, required=True, help="learning rates of every variant")
     arguments = options.parse_args()
     with record_of(arguments, QUESTION, **limits_of(config_of(arguments.config, 0, arguments.set))) as record:

@@ -48,10 +48,10 @@ def resolve(seam: Seam, name: str, own: Mapping[str, str]) -> Any:
     """
     from treeagent.types import UserError  # imported here so that --help, which reads ``commands``, stays fast
 
-    known = names(seam, own)
-    if name not in known and ":" not in name:
-        raise UserError(f'{seam} is {name!r}: use one of {sorted(known)} or your own "module:Name"')
-    module, _, attribute = known.get(name, name).partition(":")
+    listed = names(seam, own)
+    if name not in listed and ":" not in name:
+        raise UserError(f'{seam} is {name!r}: use one of {sorted(listed)} or your own "module:Name"')
+    module, _, attribute = listed.get(name, name).partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script, unlike python -m, does not search it
     try:

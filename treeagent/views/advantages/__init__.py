@@ -42,7 +42,7 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
     ``tree.may_prefer`` excludes, such as a refused call, has an advantage of at most 0.
 
     Raises:
-        UserError: there is no such kind, or it refuses the options.
+        UserError: the kind cannot be imported, or it refuses the options.
     """
     score = seams.resolve("update.advantages.kind", config.kind, KINDS)
     try:
